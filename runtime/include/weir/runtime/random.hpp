@@ -37,7 +37,8 @@ class random_stream {
   constexpr result_type operator()() noexcept { return mix64(state_++ * 0xD1342543DE82EF95ULL + 1); }
   /// Uniform in [0, n), n > 0; the bias is below n / 2^64.
   constexpr std::uint64_t below(std::uint64_t n) noexcept {
-    return static_cast<std::uint64_t>((static_cast<unsigned __int128>((*this)()) * n) >> 64);
+    __extension__ using wide = unsigned __int128;
+    return static_cast<std::uint64_t>((static_cast<wide>((*this)()) * n) >> 64);
   }
   constexpr double uniform() noexcept { return to_unit((*this)()); }
 
