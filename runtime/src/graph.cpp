@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 namespace weir {
 
@@ -18,6 +19,15 @@ actor_runtime::actor_runtime(std::unique_ptr<caf::actor_system_config> config, s
   config_->set("scheduler.max-threads", static_cast<std::int64_t>(std::max<std::size_t>(threads, 1)));
   config_->set("logger.verbosity", caf::atom("quiet"));
   system_ = std::make_unique<caf::actor_system>(*config_);
+}
+
+bool actor_runtime::wait_until_idle(std::chrono::milliseconds deadline) const {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  while (system_->registry().running() > 0) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 /// What the graph and the exit hooks of its actors share; the hooks may outlive the graph.

@@ -110,6 +110,11 @@ struct weights_live {
   weight_version version = 0;
 };
 
+// ---- within one actor -----------------------------------------------------------------------------------------------
+
+/// An actor -> itself: go on. Between two of them it answers what came meanwhile.
+struct tick {};
+
 // ---- inspection -----------------------------------------------------------------------------------------------------
 
 template <class Inspector>
@@ -180,6 +185,10 @@ auto inspect(Inspector& f, adopt_weights& x) {
 template <class Inspector>
 auto inspect(Inspector& f, weights_adopted& x) {
   return inspect_fields(f, "weights_adopted", x.version);
+}
+template <class Inspector>
+auto inspect(Inspector& f, tick&) {
+  return inspect_fields(f, "tick");
 }
 template <class Inspector>
 auto inspect(Inspector& f, weights_live& x) {

@@ -31,6 +31,10 @@ class actor_runtime {
 
   caf::actor_system& system() noexcept { return *system_; }
 
+  /// Waits until no actor is left, graphs' and those that they spawned, for at most `deadline`. The destructor waits
+  /// without bound: a program that gets false here, because user code never returned, can only leave by _Exit.
+  bool wait_until_idle(std::chrono::milliseconds deadline) const;
+
  private:
   actor_runtime(std::unique_ptr<caf::actor_system_config> config, std::size_t threads);
   std::unique_ptr<caf::actor_system_config> config_;

@@ -120,6 +120,11 @@ class node : public Handle::base {
 
   void add_port(const char* name, detail::port_base& declared) { ports_.insert_or_assign(name, &declared); }
 
+  /// Forgets the edges, however the actor ends. An override that lets go of other handles calls this one.
+  void on_exit() override {
+    for (auto& [name, declared] : ports_) declared->disconnect();
+  }
+
  protected:
   /// The actor's behavior: its own handlers and those of its life. `on_drain` returns `drained` or a promise of it.
   template <class OnDrain, class... Handlers>

@@ -1,0 +1,192 @@
+#include "weir/sandbox/sandbox_pool.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "weir/runtime/random.hpp"
+
+namespace weir {
+
+namespace {
+constexpr std::chrono::milliseconds deadline_check{100};
+}
+
+sandbox_pool::sandbox_pool(caf::actor_config& config, sandbox_pool_settings settings,
+                           std::shared_ptr<task_stream> tasks, sandbox_factory factory, data_position done,
+                           std::function<void(const sandbox_pool_counts&)> observer)
+    : node(config),
+      settings_(std::move(settings)),
+      tasks_(std::move(tasks)),
+      factory_(std::move(factory)),
+      done_(std::move(done)),
+      observer_(std::move(observer)) {
+  if (settings_.sandboxes == 0 || settings_.group_size == 0 || settings_.max_turns == 0)
+    throw std::invalid_argument("a pool has at least one sandbox, one episode a group and one turn an episode");
+  next_group_ = done_.below();
+}
+
+sandbox_pool_actor::behavior_type sandbox_pool::make_behavior() {
+  this->set_down_handler([this](const caf::down_msg& down) { sandbox_lost(down.source); });
+  check_deadlines();
+  return behave(
+      [this]() -> promise<drained> {
+        draining_ = true;
+        waiting_.clear();
+        drain_answer_ = make_response_promise<drained>();
+        auto answer = drain_answer_;
+        if (running_.empty()) drain_answer_.deliver(drained{});
+        return answer;
+      },
+      [this](const grant_admission& grant) { admit(grant.groups, grant.live); },
+      [this](const episode_ended& message) {
+        auto sender = current_sender()->id();
+        auto found = running_.find(sender);
+        if (found == running_.end()) return;
+        const auto& spec = found->second.spec;
+        if (spec.group != message.group || spec.sample != message.sample || spec.attempt != message.attempt) return;
+        ended(sender, message.failure);
+        idle_.push_back(sandboxes_.at(sender));
+        start_waiting();
+        observe();
+      },
+      [this](const tick&) { check_deadlines(); });
+}
+
+void sandbox_pool::on_exit() {
+  for (auto& [id, sandbox] : sandboxes_) send_exit(sandbox, caf::exit_reason::user_shutdown);
+  sandboxes_.clear();
+  idle_.clear();
+  node::on_exit();
+}
+
+void sandbox_pool::connected(const std::string& port) {
+  if (port == engines.name) engine_load_.resize(engines_.all().size(), 0);
+  start_waiting();
+}
+
+void sandbox_pool::admit(std::uint64_t groups, weight_version live) {
+  if (draining_) return;
+  for (; groups > 0; --groups) {
+    while (done_.is_done(next_group_)) ++next_group_;
+    const auto number = next_group_++;
+    groups_[number] = {settings_.group_size, 0, live, false, {}};
+    for (std::uint32_t sample = 0; sample < settings_.group_size; ++sample)
+      waiting_.push_back({number, sample, 0, derive_seed(settings_.seed, "episode", number, sample), live,
+                          tasks_->task(number)});
+  }
+  start_waiting();
+  observe();
+}
+
+void sandbox_pool::start_waiting() {
+  if (!engines_ || !records_) return;
+  while (!waiting_.empty() && running_.size() < settings_.sandboxes) {
+    auto spec = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (groups_.at(spec.group).failed) {
+      settle(spec.group);
+      continue;
+    }
+    if (!start(std::move(spec))) return;
+  }
+}
+
+bool sandbox_pool::start(episode_spec spec) {
+  if (idle_.empty()) {
+    auto made = factory_(system(), sandbox_pool_actor{this});
+    monitor(made);
+    sandboxes_.emplace(made->id(), made);
+    idle_.push_back(std::move(made));
+  }
+  auto sandbox = std::move(idle_.back());
+  idle_.pop_back();
+  const auto engine = static_cast<std::size_t>(std::min_element(engine_load_.begin(), engine_load_.end()) -
+                                               engine_load_.begin());
+  ++engine_load_[engine];
+  ++groups_.at(spec.group).live;
+  running_[sandbox->id()] = {spec, engine, clock::now() + settings_.episode_timeout};
+  send(sandbox, run_episode{std::move(spec), settings_.sampling, settings_.max_turns, engines_.all()[engine], *records_});
+  return true;
+}
+
+void sandbox_pool::ended(caf::actor_id sandbox, const std::string& failure) {
+  auto node = running_.extract(sandbox);
+  auto& run = node.mapped();
+  --engine_load_[run.engine];
+  auto& group = groups_.at(run.spec.group);
+  --group.live;
+  if (failure.empty()) {
+    ++counts_.finished;
+    --group.unfinished;
+  } else {
+    counts_.last_failure = failure;
+    if (!group.failed && !draining_ && run.spec.attempt < settings_.retries) {
+      ++counts_.retried;
+      ++run.spec.attempt;
+      waiting_.push_front(run.spec);
+    } else {
+      give_up(group, failure);
+    }
+  }
+  settle(run.spec.group);
+  if (draining_ && running_.empty() && drain_answer_.pending()) drain_answer_.deliver(drained{});
+}
+
+void sandbox_pool::give_up(group_state& group, const std::string& failure) {
+  if (group.failed) return;
+  group.failed = true;
+  group.reason = failure;
+}
+
+// A failed group is reported only once none of its episodes runs: nothing of it can arrive after the news.
+void sandbox_pool::settle(std::uint64_t number) {
+  auto found = groups_.find(number);
+  if (found == groups_.end()) return;
+  auto& group = found->second;
+  if (group.live > 0) return;
+  if (group.failed) {
+    ++counts_.dropped_groups;
+    send(*records_, group_dropped{number, group.admitted, group.reason});
+    std::erase_if(waiting_, [number](const episode_spec& spec) { return spec.group == number; });
+    groups_.erase(found);
+  } else if (group.unfinished == 0) {
+    groups_.erase(found);
+  }
+}
+
+void sandbox_pool::sandbox_lost(const caf::actor_addr& address) {
+  const auto id = address.id();
+  sandboxes_.erase(id);
+  std::erase_if(idle_, [id](const sandbox_actor& s) { return s->id() == id; });
+  if (running_.contains(id)) ended(id, "its sandbox ended in mid-episode");
+  start_waiting();
+  observe();
+}
+
+// An in-process environment that does not return cannot be stopped: its sandbox is forgotten and another one made.
+void sandbox_pool::check_deadlines() {
+  const auto now = clock::now();
+  std::vector<caf::actor_id> late;
+  for (const auto& [id, run] : running_)
+    if (run.deadline <= now) late.push_back(id);
+  for (auto id : late) {
+    const auto& spec = running_.at(id).spec;
+    send(sandboxes_.at(id), cancel_episode{spec.group, spec.sample, spec.attempt});
+    demonitor(sandboxes_.at(id));
+    send_exit(sandboxes_.at(id), caf::exit_reason::user_shutdown);
+    sandboxes_.erase(id);
+    ended(id, "no end by the deadline of " + std::to_string(settings_.episode_timeout.count()) + " ms");
+  }
+  if (!late.empty()) start_waiting();
+  this->delayed_send(this, deadline_check, tick{});
+}
+
+void sandbox_pool::observe() {
+  if (!observer_) return;
+  counts_.live = running_.size();
+  counts_.queued = waiting_.size();
+  observer_(counts_);
+}
+
+}  // namespace weir
