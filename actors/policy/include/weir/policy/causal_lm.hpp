@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +41,9 @@ struct causal_lm_config {
 /// Reads `directory`/config.json. The error names the file and the field.
 result<causal_lm_config> read_causal_lm_config(const std::filesystem::path& directory);
 
+/// Writes config.json and generation_config.json, as transformers reads them.
+result<void> write_causal_lm_config(const causal_lm_config& config, const std::filesystem::path& directory);
+
 /// Several sequences, one after the other, without padding: N tokens, B sequences.
 struct packed_sequences {
   std::vector<token> tokens;           ///< [N]
@@ -71,6 +73,9 @@ struct sequence_chunk {
   std::int64_t start = 0;  ///< tokens already in the slot; start + tokens.size() <= capacity
   std::span<const token> tokens;  ///< at least one
 };
+
+/// Of each target: defined in weir/policy/evaluation.hpp, with libtorch.
+struct lm_evaluation;
 
 /// A model and its parameters. Movable, not copyable. Not thread-safe: one thread at a time uses an object; two objects
 /// are independent. Exceptions of libtorch (out of memory, device faults) leave the member functions that compute.
@@ -116,8 +121,7 @@ class causal_lm {
   /// sequence. Returns for each the log-probability of tokens[i] given what stands before it, at `temperature` (> 0),
   /// and the entropy (nats) of that distribution: both [targets.size()], fp32. The entropy carries a gradient only if
   /// asked for.
-  struct evaluation;
-  evaluation evaluate(const packed_sequences& batch, std::span<const std::int64_t> targets, float temperature,
+  lm_evaluation evaluate(const packed_sequences& batch, std::span<const std::int64_t> targets, float temperature,
                       bool entropy_gradient = false);
 
   /// Appends chunks to the cache (prefill and decode alike, several sequences of different lengths in one call) and

@@ -5,6 +5,7 @@
 #if defined(__GNUC__)
 #pragma GCC system_header
 #endif
+#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/types.h>

@@ -1,0 +1,179 @@
+// config.json and generation_config.json of Hugging Face model directories, for the Qwen3 architecture.
+#include <nlohmann/json.hpp>
+
+#include "weir/policy/causal_lm.hpp"
+#include "weir/runtime/files.hpp"
+
+namespace weir {
+
+namespace fs = std::filesystem;
+using json = nlohmann::ordered_json;
+
+namespace {
+
+/// Reads fields of one file and keeps the first complaint.
+class field_reader {
+ public:
+  field_reader(const json& object, std::string file) : object_(object), file_(std::move(file)) {}
+
+  std::int64_t size(const char* name, std::int64_t most = std::int64_t{1} << 24) {
+    const auto found = object_.find(name);
+    if (found == object_.end()) return complain(name, "is missing"), 1;
+    if (!found->is_number_integer() || *found < 1 || *found > most)
+      return complain(name, "is " + found->dump() + ", and must be an integer from 1 to " + std::to_string(most)), 1;
+    return found->get<std::int64_t>();
+  }
+  double number(const json& from, const char* name, double fallback) {
+    const auto found = from.find(name);
+    if (found == from.end() || found->is_null()) return fallback;
+    if (!found->is_number() || found->get<double>() <= 0)
+      return complain(name, "is " + found->dump() + ", and must be a positive number"), fallback;
+    return found->get<double>();
+  }
+  bool flag(const char* name, bool fallback) {
+    const auto found = object_.find(name);
+    if (found == object_.end() || found->is_null()) return fallback;
+    if (!found->is_boolean()) return complain(name, "is " + found->dump() + ", and must be true or false"), fallback;
+    return found->get<bool>();
+  }
+  std::string text(const char* name, const char* fallback) {
+    const auto found = object_.find(name);
+    if (found == object_.end() || found->is_null()) return fallback;
+    if (!found->is_string()) return complain(name, "is " + found->dump() + ", and must be a string"), fallback;
+    return found->get<std::string>();
+  }
+  bool has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
+  const json& at(const char* name) const { return object_[name]; }
+  void complain(const std::string& name, const std::string& what) {
+    if (complaint_.empty()) complaint_ = file_ + ": " + name + " " + what;
+  }
+  const std::string& complaint() const noexcept { return complaint_; }
+
+ private:
+  const json& object_;
+  std::string file_;
+  std::string complaint_;
+};
+
+void read_rope(field_reader& in, causal_lm_config& c) {
+  // transformers 5 writes rope_parameters; published models have rope_theta at the top, and rope_scaling beside it.
+  const char* place = in.has("rope_parameters") ? "rope_parameters" : in.has("rope_scaling") ? "rope_scaling" : nullptr;
+  if (place != nullptr) {
+    const auto& rope = in.at(place);
+    if (!rope.is_object()) return in.complain(place, "is no object");
+    for (const char* key : {"rope_type", "type"})
+      if (auto kind = rope.find(key); kind != rope.end() && *kind != "default")
+        return in.complain(std::string(place) + "." + key, "is " + kind->dump() + ": only \"default\" is supported");
+    c.rope_theta = in.number(rope, "rope_theta", c.rope_theta);
+  }
+  if (in.has("rope_theta")) {
+    if (!in.at("rope_theta").is_number()) return in.complain("rope_theta", "is no number");
+    c.rope_theta = in.at("rope_theta").get<double>();
+  }
+}
+
+dtype read_dtype(field_reader& in) {
+  const auto name = in.has("dtype") ? in.text("dtype", "float32") : in.text("torch_dtype", "float32");
+  if (name == "float32") return dtype::f32;
+  if (name == "float16") return dtype::f16;
+  if (name == "bfloat16") return dtype::bf16;
+  in.complain("dtype", "is \"" + name + "\": float32, float16 and bfloat16 are supported");
+  return dtype::f32;
+}
+
+std::vector<token> read_eos(const json& from) {
+  std::vector<token> eos;
+  const auto found = from.find("eos_token_id");
+  if (found == from.end()) return eos;
+  if (found->is_number_integer()) eos.push_back(found->get<token>());
+  if (found->is_array())
+    for (const auto& id : *found)
+      if (id.is_number_integer()) eos.push_back(id.get<token>());
+  return eos;
+}
+
+void refuse_unsupported(field_reader& in, const causal_lm_config& c) {
+  if (auto type = in.text("model_type", "qwen3"); type != "qwen3")
+    in.complain("model_type", "is \"" + type + "\": only \"qwen3\" is supported");
+  if (in.flag("attention_bias", false)) in.complain("attention_bias", "is true: only false is supported");
+  if (in.flag("use_sliding_window", false)) in.complain("use_sliding_window", "is true: only full attention is supported");
+  if (auto act = in.text("hidden_act", "silu"); act != "silu")
+    in.complain("hidden_act", "is \"" + act + "\": only \"silu\" is supported");
+  if (c.heads % c.kv_heads != 0)
+    in.complain("num_attention_heads", "is " + std::to_string(c.heads) + ", no multiple of num_key_value_heads " +
+                                           std::to_string(c.kv_heads));
+  if (c.head_dim % 2 != 0) in.complain("head_dim", "is odd: rotary embedding needs pairs");
+}
+
+}  // namespace
+
+result<causal_lm_config> read_causal_lm_config(const fs::path& directory) {
+  const auto path = directory / "config.json";
+  auto object = read_json_file(path);
+  if (!object) return fail(object.error());
+  if (!object->is_object()) return fail(errc::invalid_data, path.string() + ": is no JSON object");
+  field_reader in(*object, path.string());
+  causal_lm_config c;
+  c.vocab_size = in.size("vocab_size");
+  c.hidden_size = in.size("hidden_size");
+  c.layers = in.size("num_hidden_layers", 4096);
+  c.heads = in.size("num_attention_heads", 65536);
+  c.kv_heads = in.has("num_key_value_heads") ? in.size("num_key_value_heads", 65536) : c.heads;
+  c.head_dim = in.has("head_dim") ? in.size("head_dim", 65536) : std::max<std::int64_t>(c.hidden_size / c.heads, 1);
+  c.intermediate_size = in.size("intermediate_size");
+  c.max_positions = in.has("max_position_embeddings") ? in.size("max_position_embeddings", std::int64_t{1} << 40) : 32768;
+  c.rms_norm_eps = in.number(*object, "rms_norm_eps", 1e-6);
+  c.initializer_range = in.number(*object, "initializer_range", 0.02);
+  c.tied_embeddings = in.flag("tie_word_embeddings", false);
+  c.type = read_dtype(in);
+  read_rope(in, c);
+  refuse_unsupported(in, c);
+  if (!in.complaint().empty()) return fail(errc::invalid_data, in.complaint());
+
+  c.eos = read_eos(*object);
+  if (const auto more = directory / "generation_config.json"; fs::exists(more)) {
+    auto generation = read_json_file(more);
+    if (!generation) return fail(generation.error());
+    if (auto eos = read_eos(*generation); !eos.empty()) c.eos = eos;
+  }
+  for (auto id : c.eos)
+    if (id < 0 || id >= c.vocab_size)
+      return fail(errc::invalid_data, path.string() + ": eos_token_id " + std::to_string(id) + " is outside the vocabulary");
+  return c;
+}
+
+result<void> write_causal_lm_config(const causal_lm_config& c, const fs::path& directory) {
+  const char* type = c.type == dtype::f32 ? "float32" : c.type == dtype::f16 ? "float16" : "bfloat16";
+  const json eos = c.eos.empty() ? json(nullptr) : c.eos.size() == 1 ? json(c.eos[0]) : json(c.eos);
+  const json config{{"architectures", {"Qwen3ForCausalLM"}},
+                    {"attention_bias", false},
+                    {"attention_dropout", 0.0},
+                    {"bos_token_id", nullptr},
+                    {"dtype", type},
+                    {"eos_token_id", eos},
+                    {"head_dim", c.head_dim},
+                    {"hidden_act", "silu"},
+                    {"hidden_size", c.hidden_size},
+                    {"initializer_range", c.initializer_range},
+                    {"intermediate_size", c.intermediate_size},
+                    {"max_position_embeddings", c.max_positions},
+                    {"model_type", "qwen3"},
+                    {"num_attention_heads", c.heads},
+                    {"num_hidden_layers", c.layers},
+                    {"num_key_value_heads", c.kv_heads},
+                    {"rms_norm_eps", c.rms_norm_eps},
+                    // Both spellings: transformers 5 reads the first, earlier ones the second.
+                    {"rope_parameters", {{"rope_theta", c.rope_theta}, {"rope_type", "default"}}},
+                    {"rope_theta", c.rope_theta},
+                    {"sliding_window", nullptr},
+                    {"tie_word_embeddings", c.tied_embeddings},
+                    {"torch_dtype", type},
+                    {"use_cache", true},
+                    {"use_sliding_window", false},
+                    {"vocab_size", c.vocab_size}};
+  auto written = write_file_atomically(directory / "config.json", config.dump(2) + "\n");
+  if (!written) return written;
+  return write_file_atomically(directory / "generation_config.json", json{{"eos_token_id", eos}}.dump(2) + "\n");
+}
+
+}  // namespace weir

@@ -1,0 +1,3 @@
+#define WEIR_KERNEL_SET avx2
+#define WEIR_KERNEL_NAME "avx2"
+#include "kernels.inc"

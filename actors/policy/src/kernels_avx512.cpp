@@ -1,0 +1,3 @@
+#define WEIR_KERNEL_SET avx512
+#define WEIR_KERNEL_NAME "avx512"
+#include "kernels.inc"
