@@ -109,8 +109,8 @@ result<std::string> read_file(const fs::path& path, std::uint64_t most) {
   }
 }
 
-result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& origin) {
-  using json = nlohmann::ordered_json;
+result<nlohmann::json> parse_json(std::string_view text, const std::string& origin) {
+  using json = nlohmann::json;
   std::vector<std::set<std::string>> open;
   std::string twice;
   auto watch = [&](int, json::parse_event_t event, json& value) {
@@ -134,7 +134,7 @@ result<nlohmann::ordered_json> parse_json(std::string_view text, const std::stri
   }
 }
 
-result<nlohmann::ordered_json> read_json_file(const fs::path& path) {
+result<nlohmann::json> read_json_file(const fs::path& path) {
   auto text = read_file(path);
   if (!text) return fail(text.error());
   return parse_json(*text, path.string());

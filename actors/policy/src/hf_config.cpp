@@ -7,7 +7,8 @@
 namespace weir {
 
 namespace fs = std::filesystem;
-using json = nlohmann::ordered_json;
+using json = nlohmann::json;
+using ordered_json = nlohmann::ordered_json;
 
 namespace {
 
@@ -144,8 +145,10 @@ result<causal_lm_config> read_causal_lm_config(const fs::path& directory) {
 
 result<void> write_causal_lm_config(const causal_lm_config& c, const fs::path& directory) {
   const char* type = c.type == dtype::f32 ? "float32" : c.type == dtype::f16 ? "float16" : "bfloat16";
-  const json eos = c.eos.empty() ? json(nullptr) : c.eos.size() == 1 ? json(c.eos[0]) : json(c.eos);
-  const json config{{"architectures", {"Qwen3ForCausalLM"}},
+  const auto eos = c.eos.empty()       ? ordered_json(nullptr)
+                   : c.eos.size() == 1 ? ordered_json(c.eos[0])
+                                       : ordered_json(c.eos);
+  const ordered_json config{{"architectures", {"Qwen3ForCausalLM"}},
                     {"attention_bias", false},
                     {"attention_dropout", 0.0},
                     {"bos_token_id", nullptr},
@@ -173,7 +176,7 @@ result<void> write_causal_lm_config(const causal_lm_config& c, const fs::path& d
                     {"vocab_size", c.vocab_size}};
   auto written = write_file_atomically(directory / "config.json", config.dump(2) + "\n");
   if (!written) return written;
-  return write_file_atomically(directory / "generation_config.json", json{{"eos_token_id", eos}}.dump(2) + "\n");
+  return write_file_atomically(directory / "generation_config.json", ordered_json{{"eos_token_id", eos}}.dump(2) + "\n");
 }
 
 }  // namespace weir

@@ -46,7 +46,7 @@ std::size_t safetensors_size_of(const std::string& type) noexcept {
 
 namespace {
 
-result<safetensors_entry> read_entry(const nlohmann::ordered_json& about, std::span<const std::byte> data) {
+result<safetensors_entry> read_entry(const nlohmann::json& about, std::span<const std::byte> data) {
   auto bad = [](const std::string& why) { return fail(errc::invalid_data, why); };
   if (!about.is_object() || !about.contains("dtype") || !about["dtype"].is_string() || !about.contains("shape") ||
       !about["shape"].is_array() || !about.contains("data_offsets") || !about["data_offsets"].is_array() ||

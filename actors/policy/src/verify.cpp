@@ -19,7 +19,7 @@ constexpr double tolerance = 1e-4;
 /// The reference values of one directory, with the sequences they are about.
 struct reference {
   safetensors_file tensors;
-  nlohmann::ordered_json numbers;
+  nlohmann::json numbers;
   packed_sequences batch;
   std::vector<std::int64_t> lengths;
   std::int64_t width = 0;

@@ -23,8 +23,8 @@ result<void> write_file_atomically(const std::filesystem::path& path, std::strin
 result<std::string> read_file(const std::filesystem::path& path, std::uint64_t most = std::uint64_t{1} << 30);
 
 /// A JSON file. Errors name file, line and column. Duplicate keys are errors: one of the two was meant.
-result<nlohmann::ordered_json> read_json_file(const std::filesystem::path& path);
-result<nlohmann::ordered_json> parse_json(std::string_view text, const std::string& origin);
+result<nlohmann::json> read_json_file(const std::filesystem::path& path);
+result<nlohmann::json> parse_json(std::string_view text, const std::string& origin);
 
 /// One JSON value a line. Blank lines are passed over; a byte-order mark and CRLF are accepted. Errors name the line.
 /// Returns the lines' text, checked.
