@@ -8,7 +8,7 @@ if(WEIR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(weir_options INTERFACE)
-target_compile_options(weir_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+target_compile_options(weir_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-restrict -Wnon-virtual-dtor -Woverloaded-virtual
                        $<$<BOOL:${WEIR_WERROR}>:-Werror>)
 if(WEIR_SANITIZE)
   target_compile_options(weir_options INTERFACE -fsanitize=${WEIR_SANITIZE} -fno-omit-frame-pointer)
