@@ -13,13 +13,13 @@ constexpr std::chrono::milliseconds deadline_check{100};
 }
 
 sandbox_pool::sandbox_pool(caf::actor_config& config, sandbox_pool_settings settings,
-                           std::shared_ptr<task_stream> tasks, sandbox_factory factory, data_position done,
+                           std::shared_ptr<task_stream> tasks, sandbox_factory factory, data_position position,
                            std::function<void(const sandbox_pool_counts&)> observer)
     : node(config),
       settings_(std::move(settings)),
       tasks_(std::move(tasks)),
       factory_(std::move(factory)),
-      done_(std::move(done)),
+      done_(std::move(position)),
       observer_(std::move(observer)) {
   if (settings_.sandboxes == 0 || settings_.group_size == 0 || settings_.max_turns == 0)
     throw std::invalid_argument("a pool has at least one sandbox, one episode a group and one turn an episode");
@@ -40,13 +40,13 @@ sandbox_pool_actor::behavior_type sandbox_pool::make_behavior() {
       },
       [this](const grant_admission& grant) { admit(grant.groups, grant.live); },
       [this](const episode_ended& message) {
-        auto sender = current_sender()->id();
-        auto found = running_.find(sender);
+        const auto from = current_sender()->id();
+        auto found = running_.find(from);
         if (found == running_.end()) return;
         const auto& spec = found->second.spec;
         if (spec.group != message.group || spec.sample != message.sample || spec.attempt != message.attempt) return;
-        ended(sender, message.failure);
-        idle_.push_back(sandboxes_.at(sender));
+        ended(from, message.failure);
+        idle_.push_back(sandboxes_.at(from));
         start_waiting();
         observe();
       },
@@ -111,8 +111,8 @@ bool sandbox_pool::start(episode_spec spec) {
 }
 
 void sandbox_pool::ended(caf::actor_id sandbox, const std::string& failure) {
-  auto node = running_.extract(sandbox);
-  auto& run = node.mapped();
+  auto taken = running_.extract(sandbox);
+  auto& run = taken.mapped();
   --engine_load_[run.engine];
   auto& group = groups_.at(run.spec.group);
   --group.live;
@@ -173,7 +173,7 @@ void sandbox_pool::check_deadlines() {
   for (auto id : late) {
     const auto& spec = running_.at(id).spec;
     send(sandboxes_.at(id), cancel_episode{spec.group, spec.sample, spec.attempt});
-    demonitor(sandboxes_.at(id));
+    demonitor(sandboxes_.at(id)->address());
     send_exit(sandboxes_.at(id), caf::exit_reason::user_shutdown);
     sandboxes_.erase(id);
     ended(id, "no end by the deadline of " + std::to_string(settings_.episode_timeout.count()) + " ms");

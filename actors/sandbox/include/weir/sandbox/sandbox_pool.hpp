@@ -46,9 +46,9 @@ class sandbox_pool : public node<sandbox_pool_actor> {
   /// Where episodes' records and the news of dropped groups go.
   static constexpr port<sandbox_pool, episode_sink> records{"records"};
 
-  /// Groups that `done` names are passed over: a resumed run's data position.
+  /// Groups that are done at `position` are passed over: a resumed run's data position.
   sandbox_pool(caf::actor_config& config, sandbox_pool_settings settings, std::shared_ptr<task_stream> tasks,
-               sandbox_factory factory, data_position done = {},
+               sandbox_factory factory, data_position position = {},
                std::function<void(const sandbox_pool_counts&)> observer = {});
 
   sandbox_pool_actor::behavior_type make_behavior() override;
