@@ -28,20 +28,4 @@ const std::string& task_stream::task(std::uint64_t group) {
   return tasks_[order_[group % tasks_.size()]];
 }
 
-void data_position::done(std::uint64_t group) {
-  if (group < below_) return;
-  above_.insert(group);
-  while (!above_.empty() && *above_.begin() == below_) {
-    above_.erase(above_.begin());
-    ++below_;
-  }
-}
-
-data_position data_position::from(std::uint64_t below, const std::vector<std::uint64_t>& above) {
-  data_position position;
-  position.below_ = below;
-  for (auto group : above) position.done(group);
-  return position;
-}
-
 }  // namespace weir

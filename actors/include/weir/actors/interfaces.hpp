@@ -24,7 +24,7 @@ using sandbox_pool_actor = node_interface<on<void(grant_admission)>, on<void(epi
 using group_assembly_actor = node_interface<on<void(episode_record)>, on<void(group_dropped)>>;
 using trajectory_buffer_actor = node_interface<on<void(trajectory_group)>, on<void(group_dropped)>,
                                                on<training_batch(next_batch)>, on<void(weights_live)>>;
-using weight_store_actor = node_interface<on<weights_released(publish_weights)>>;
+using weight_store_actor = node_interface<on<weights_released(publish_weights)>, on<void(tick)>>;
 using trainer_actor = node_interface<on<void(start_training)>>;
 
 /// Sandbox pool -> sandbox: run this episode. The sandbox asks `engine` for the model's turns, sends the record to

@@ -3,9 +3,10 @@
 // more than the numbers of the groups that are done.
 
 #include <cstdint>
-#include <set>
 #include <string>
 #include <vector>
+
+#include "weir/actors/data_position.hpp"
 
 namespace weir {
 
@@ -27,22 +28,6 @@ class task_stream {
   bool shuffle_;
   std::uint64_t epoch_ = 0;
   std::vector<std::uint32_t> order_;
-};
-
-/// Which groups of a task stream are done: all below a mark and some above it. What a checkpoint keeps as the data
-/// position; groups under way when a run stops are run again.
-class data_position {
- public:
-  void done(std::uint64_t group);
-  bool is_done(std::uint64_t group) const { return group < below_ || above_.contains(group); }
-  std::uint64_t below() const noexcept { return below_; }
-  const std::set<std::uint64_t>& above() const noexcept { return above_; }
-  static data_position from(std::uint64_t below, const std::vector<std::uint64_t>& above);
-  bool operator==(const data_position&) const = default;
-
- private:
-  std::uint64_t below_ = 0;
-  std::set<std::uint64_t> above_;
 };
 
 }  // namespace weir

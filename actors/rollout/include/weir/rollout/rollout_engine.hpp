@@ -1,0 +1,91 @@
+#pragma once
+// The actor that owns a policy replica and generates: continuous batching over a KV cache. Sequences join and leave
+// between two decode steps, and so do weights: those under way go on with the new ones, each token carrying its version.
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "weir/actors/interfaces.hpp"
+#include "weir/policy/causal_lm.hpp"
+#include "weir/rollout/sampler.hpp"
+#include "weir/weights/snapshots.hpp"
+
+namespace weir {
+
+struct rollout_engine_settings {
+  std::int64_t slots = 256;           ///< sequences at once
+  std::int64_t max_context = 1024;    ///< tokens of a sequence, prompt and produced; at most the model's max_positions
+  std::int64_t prefill_tokens = 4096; ///< prompt tokens taken in between two decode steps; longer prompts take several
+  std::size_t most_waiting = 65536;   ///< requests that wait for a slot; more are refused with `unavailable`
+  int threads = 1;                    ///< intra-op threads
+  std::string device = "cpu";
+};
+
+/// Counts since the start, told after each step, on the engine's thread.
+struct rollout_activity {
+  double busy_seconds = 0;            ///< in which at least one sequence was under way
+  std::uint64_t steps = 0;            ///< decode steps
+  std::uint64_t tokens = 0;           ///< produced
+  std::uint64_t prompt_tokens = 0;    ///< prefilled
+  std::uint64_t sequences = 0;        ///< finished
+  std::uint64_t active = 0;
+  std::uint64_t waiting = 0;
+  weight_version version = 0;
+};
+
+/// Spawn with a thread of its own. What it produces for a request is a function of the request and of the weights at each
+/// step, whatever else is in the batch. A sequence whose numbers are no longer finite fails alone.
+class rollout_engine : public node<rollout_engine_actor> {
+ public:
+  /// Requests wait until the first weights are there. Throws std::invalid_argument if the settings don't fit the model.
+  rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings, snapshot_reader weights,
+                 std::function<void(const rollout_activity&)> observer = {});
+  ~rollout_engine() override;
+
+  rollout_engine_actor::behavior_type make_behavior() override;
+  void on_exit() override;
+
+ private:
+  struct sequence {
+    generate_request request;
+    generation output;
+    promise<generation> answer;
+    std::int64_t slot = 0;
+    std::int64_t cached = 0;  ///< tokens in the cache
+  };
+
+  promise<generation> accept(const generate_request& request);
+  promise<weights_adopted> adopt(const adopt_weights& news);
+  void step();
+  void schedule();
+  void admit();
+  void choose_chunks();
+  void draw(const float* logits, std::int64_t width);
+  bool produce(sequence& s, std::span<const float> logits);
+  void observe();
+  bool idle() const noexcept { return active_.empty() && waiting_.empty(); }
+
+  causal_lm_config config_;
+  rollout_engine_settings settings_;
+  snapshot_reader weights_;
+  std::function<void(const rollout_activity&)> observer_;
+  rollout_activity activity_;
+
+  std::optional<causal_lm> model_;
+  std::shared_ptr<const void> held_;  ///< keeps the weights in place that `model_` reads
+  std::optional<kv_cache> cache_;
+  sampler sampler_;
+  std::deque<sequence> waiting_;
+  std::vector<sequence> active_;
+  std::vector<std::int64_t> free_slots_;
+  std::vector<sequence_chunk> chunks_;
+  std::vector<std::size_t> chunk_owner_;  ///< index into active_
+  bool scheduled_ = false;
+  std::vector<promise<drained>> drains_;
+};
+
+}  // namespace weir

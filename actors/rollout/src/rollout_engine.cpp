@@ -1,0 +1,201 @@
+#include "weir/rollout/rollout_engine.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <utility>
+
+#include "weir/policy/threads.hpp"
+#include "weir/policy/torch.hpp"
+#include "weir/runtime/random.hpp"
+
+namespace weir {
+
+rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
+                               snapshot_reader weights, std::function<void(const rollout_activity&)> observer)
+    : node(config),
+      config_(std::move(model)),
+      settings_(std::move(settings)),
+      weights_(std::move(weights)),
+      observer_(std::move(observer)) {
+  if (settings_.slots < 1 || settings_.prefill_tokens < 1) throw std::invalid_argument("an engine has at least one slot and prefills at least one token");
+  if (settings_.max_context < 2 || settings_.max_context > config_.max_positions)
+    throw std::invalid_argument("max_context is from 2 to the model's " + std::to_string(config_.max_positions) + ", found " +
+                                std::to_string(settings_.max_context));
+}
+
+rollout_engine::~rollout_engine() = default;
+
+rollout_engine_actor::behavior_type rollout_engine::make_behavior() {
+  // From here on it is the engine's own thread.
+  set_intra_op_threads(settings_.threads);
+  cache_.emplace(config_, settings_.slots, settings_.max_context, settings_.device);
+  for (auto slot = settings_.slots; slot > 0; --slot) free_slots_.push_back(slot - 1);
+  return behave(
+      [this]() -> promise<drained> {
+        auto answer = make_response_promise<drained>();
+        // Requests are still taken: an episode that is to finish may need another turn.
+        if (idle()) answer.deliver(drained{});
+        else drains_.push_back(answer);
+        return answer;
+      },
+      [this](const generate_request& request) { return accept(request); },
+      [this](const adopt_weights& news) { return adopt(news); },
+      [this](const tick&) {
+        scheduled_ = false;
+        step();
+      });
+}
+
+void rollout_engine::on_exit() {
+  const auto gone = to_caf(error{errc::unavailable, "the rollout engine stopped"});
+  for (auto& s : active_) s.answer.deliver(gone);
+  for (auto& s : waiting_) s.answer.deliver(gone);
+  active_.clear();
+  waiting_.clear();
+  drains_.clear();
+  model_.reset();
+  held_.reset();
+  node::on_exit();
+}
+
+promise<generation> rollout_engine::accept(const generate_request& request) {
+  auto answer = make_response_promise<generation>();
+  auto refuse = [&answer](errc code, const std::string& why) {
+    answer.deliver(to_caf(error{code, why}));
+    return answer;
+  };
+  const auto length = static_cast<std::int64_t>(request.context.size());
+  if (length == 0) return refuse(errc::invalid_argument, "a request has at least one token of context");
+  if (length >= settings_.max_context)
+    return refuse(errc::invalid_argument, "a context of " + std::to_string(length) + " tokens leaves no room for one more in the engine's " +
+                                              std::to_string(settings_.max_context) + " (max_context)");
+  for (auto t : request.context)
+    if (t < 0 || t >= config_.vocab_size)
+      return refuse(errc::invalid_argument, "token " + std::to_string(t) + " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
+  if (auto valid = check_sampling(request.sampling, config_.vocab_size); !valid) return refuse(valid.error().code, valid.error().message);
+  if (waiting_.size() >= settings_.most_waiting)
+    return refuse(errc::unavailable, std::to_string(waiting_.size()) + " requests wait already, which is the engine's bound");
+  waiting_.push_back({request, {}, answer, 0, 0});
+  schedule();
+  return answer;
+}
+
+promise<weights_adopted> rollout_engine::adopt(const adopt_weights& news) {
+  auto answer = make_response_promise<weights_adopted>();
+  auto view = weights_.read(news);
+  if (!view) {
+    answer.deliver(to_caf(view.error()));
+    return answer;
+  }
+  // Read only from here on, whatever the pointer's type says.
+  auto* data = const_cast<std::byte*>(view->bytes.data());
+  auto flat = at::from_blob(data, {static_cast<std::int64_t>(view->bytes.size() / sizeof(float))}, at::kFloat);
+  if (settings_.device != "cpu") flat = flat.to(at::Device(settings_.device));
+  if (model_) model_->rebind(flat);
+  else model_.emplace(causal_lm::bind(config_, flat));
+  held_ = std::move(view->owner);
+  activity_.version = news.version;
+  answer.deliver(weights_adopted{news.version});
+  schedule();
+  return answer;
+}
+
+/// One more step is due if there is work and weights. Sent, not called: what came meanwhile is answered first.
+void rollout_engine::schedule() {
+  if (scheduled_ || !model_ || idle()) return;
+  scheduled_ = true;
+  send(this, tick{});
+}
+
+void rollout_engine::step() {
+  const auto begin = std::chrono::steady_clock::now();
+  admit();
+  if (active_.empty()) return;
+  choose_chunks();
+  const auto logits = model_->extend(*cache_, chunks_).to(at::kCPU).contiguous();
+  draw(logits.data_ptr<float>(), logits.size(1));
+  ++activity_.steps;
+  activity_.busy_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  observe();
+  if (idle())
+    for (auto& waiting : std::exchange(drains_, {})) waiting.deliver(drained{});
+  schedule();
+}
+
+void rollout_engine::admit() {
+  while (!waiting_.empty() && !free_slots_.empty()) {
+    auto& s = waiting_.front();
+    s.slot = free_slots_.back();
+    free_slots_.pop_back();
+    active_.push_back(std::move(s));
+    waiting_.pop_front();
+  }
+}
+
+/// One token of each sequence that decodes, and of the others as much of their prompts as the step may take.
+void rollout_engine::choose_chunks() {
+  chunks_.clear();
+  chunk_owner_.clear();
+  auto room = settings_.prefill_tokens;
+  for (std::size_t i = 0; i < active_.size(); ++i) {
+    auto& s = active_[i];
+    const auto prompt = static_cast<std::int64_t>(s.request.context.size());
+    std::span<const token> tokens;
+    if (s.cached < prompt) {
+      const auto count = std::min(prompt - s.cached, room);
+      if (count == 0) continue;
+      room -= count;
+      tokens = std::span(s.request.context).subspan(static_cast<std::size_t>(s.cached), static_cast<std::size_t>(count));
+      activity_.prompt_tokens += static_cast<std::uint64_t>(count);
+    } else {
+      tokens = std::span(s.output.tokens).last(1);
+    }
+    chunks_.push_back({s.slot, s.cached, tokens});
+    chunk_owner_.push_back(i);
+    s.cached += static_cast<std::int64_t>(tokens.size());
+  }
+}
+
+void rollout_engine::draw(const float* logits, std::int64_t width) {
+  for (std::size_t row = 0; row < chunk_owner_.size(); ++row) {
+    auto& s = active_[chunk_owner_[row]];
+    if (s.cached < static_cast<std::int64_t>(s.request.context.size())) continue;  // its prompt is not all in yet
+    const auto from = logits + static_cast<std::int64_t>(row) * width;
+    if (!produce(s, {from, static_cast<std::size_t>(width)})) continue;
+    free_slots_.push_back(s.slot);
+    s.slot = -1;
+    ++activity_.sequences;
+  }
+  std::erase_if(active_, [](const sequence& s) { return s.slot < 0; });
+}
+
+/// Draws a sequence's next token; true if that ended it, with its answer sent.
+bool rollout_engine::produce(sequence& s, std::span<const float> logits) {
+  const auto& params = s.request.sampling;
+  const auto uniform = to_unit(derive_seed(s.request.seed, "token", s.output.tokens.size()));
+  const auto drawn = sampler_.draw(logits, params, uniform);
+  if (!drawn) {
+    s.answer.deliver(to_caf(error{errc::numeric, "weight version " + std::to_string(activity_.version) + ": " + drawn.error().message}));
+    return true;
+  }
+  s.output.tokens.push_back(drawn->id);
+  s.output.logprobs.push_back(drawn->logprob);
+  s.output.versions.push_back(activity_.version);
+  ++activity_.tokens;
+  const bool stop = std::find(params.stop_tokens.begin(), params.stop_tokens.end(), drawn->id) != params.stop_tokens.end();
+  const auto length = static_cast<std::int64_t>(s.request.context.size() + s.output.tokens.size());
+  if (!stop && static_cast<std::int32_t>(s.output.tokens.size()) < params.max_tokens && length < settings_.max_context) return false;
+  s.output.reason = stop ? finish_reason::stop : finish_reason::length;
+  s.answer.deliver(std::move(s.output));
+  return true;
+}
+
+void rollout_engine::observe() {
+  if (!observer_) return;
+  activity_.active = active_.size();
+  activity_.waiting = waiting_.size();
+  observer_(activity_);
+}
+
+}  // namespace weir
