@@ -12,8 +12,7 @@ trajectory_buffer_actor::behavior_type trajectory_buffer::make_behavior() {
   return behave(
       [this] {
         draining_ = true;
-        if (asked_) answer_.deliver(to_caf(error{errc::unavailable, "the trajectory buffer is stopping"}));
-        asked_.reset();
+        stop_serving();
         return drained{};
       },
       [this](const trajectory_group& group) {
@@ -43,6 +42,16 @@ trajectory_buffer_actor::behavior_type trajectory_buffer::make_behavior() {
         grant(ledger_.weights_live(notice.version));
         observe();
       });
+}
+
+void trajectory_buffer::on_exit() {
+  stop_serving();
+  node::on_exit();
+}
+
+void trajectory_buffer::stop_serving() {
+  if (asked_) answer_.deliver(to_caf(error{errc::unavailable, "the trajectory buffer is stopping"}));
+  asked_.reset();
 }
 
 void trajectory_buffer::connected(const std::string&) { grant(std::exchange(ungranted_, 0)); }

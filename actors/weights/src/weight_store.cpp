@@ -34,6 +34,14 @@ weight_store_actor::behavior_type weight_store::make_behavior() {
                 });
 }
 
+void weight_store::on_exit() {
+  // CAF drops a promise that nobody keeps in silence.
+  for (auto& [version, v] : versions_) v.answer.deliver(to_caf(error{errc::unavailable, "the weight store stopped"}));
+  versions_.clear();
+  readers_.clear();
+  node::on_exit();
+}
+
 void weight_store::connected(const std::string& port) {
   if (port == engines.name) {
     const auto& added = engines_.all().back();

@@ -62,7 +62,7 @@ inline error from_caf(const caf::error& e) {
     auto text = e.context().match_elements<std::string>() ? e.context().get_as<std::string>(0) : std::string{};
     return {static_cast<errc>(e.code()), std::move(text)};
   }
-  if (e == caf::sec::request_receiver_down || e == caf::sec::broken_promise || e == caf::exit_reason::user_shutdown || e == caf::exit_reason::kill)
+  if (e == caf::sec::request_receiver_down || e == caf::exit_reason::user_shutdown || e == caf::exit_reason::kill)
     return {errc::unavailable, "the actor asked is gone"};
   if (e == caf::sec::request_timeout) return {errc::timeout, "the actor asked did not answer in time"};
   return {errc::internal, "CAF error " + caf::to_string(e)};

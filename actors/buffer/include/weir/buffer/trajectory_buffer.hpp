@@ -27,6 +27,7 @@ class trajectory_buffer : public node<trajectory_buffer_actor> {
                     std::function<void(const buffer_fill&)> observer = {});
 
   trajectory_buffer_actor::behavior_type make_behavior() override;
+  void on_exit() override;
 
  protected:
   void connected(const std::string& port) override;
@@ -35,6 +36,7 @@ class trajectory_buffer : public node<trajectory_buffer_actor> {
   void grant(std::uint64_t groups);
   void serve();
   void observe();
+  void stop_serving();
 
   staleness_ledger ledger_;
   std::function<void(const buffer_fill&)> observer_;

@@ -39,6 +39,7 @@ class weight_store : public node<weight_store_actor> {
                         std::function<void(const weight_store_state&)> observer = {});
 
   weight_store_actor::behavior_type make_behavior() override;
+  void on_exit() override;
 
  protected:
   void connected(const std::string& port) override;
