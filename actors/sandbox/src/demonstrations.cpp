@@ -1,0 +1,48 @@
+#include "weir/sandbox/demonstrations.hpp"
+
+#include <utility>
+
+#include "weir/runtime/random.hpp"
+#include "weir/sandbox/episode_recorder.hpp"
+
+namespace weir {
+
+demonstration_source::demonstration_source(std::unique_ptr<environment> place, std::shared_ptr<const tokenizer> text,
+                                           std::shared_ptr<task_stream> tasks, std::uint64_t seed)
+    : environment_(std::move(place)), text_(std::move(text)), tasks_(std::move(tasks)), seed_(seed) {}
+
+result<std::vector<trajectory>> demonstration_source::take(std::uint64_t first, std::size_t count) {
+  std::vector<trajectory> out;
+  out.reserve(count);
+  for (std::uint64_t i = first; i < first + count; ++i) {
+    auto made = make(i);
+    if (!made) return fail(made.error().code, "a demonstration for the task " + tasks_->task(i).substr(0, 200) + ": " + made.error().message);
+    out.push_back(std::move(*made));
+  }
+  return out;
+}
+
+result<trajectory> demonstration_source::make(std::uint64_t number) {
+  const auto seed = derive_seed(seed_, "demonstration", number);
+  auto task = nlohmann::json::parse(tasks_->task(number), nullptr, false);
+  if (task.is_discarded()) return fail(errc::invalid_data, "the task is no JSON");
+  auto prompt = environment_->reset(task, seed);
+  if (!prompt) return fail(prompt.error());
+  const auto answer = environment_->demonstration(seed);
+  if (!answer) return fail(errc::unsupported, "the environment shows none; set warm_start.steps to 0");
+  episode_spec spec;
+  spec.group = number;
+  episode_recorder recorder;
+  recorder.start(spec);
+  const auto* tokens = std::get_if<std::vector<token>>(&*prompt);
+  recorder.given(tokens != nullptr ? *tokens : text_->encode(std::get<std::string>(*prompt)));
+  generation shown;
+  shown.tokens = text_->encode(*answer);
+  if (recorder.context().empty() || shown.tokens.empty()) return fail(errc::invalid_data, "its prompt or its answer is empty");
+  shown.logprobs.assign(shown.tokens.size(), 0.0F);
+  shown.versions.assign(shown.tokens.size(), 0);
+  recorder.produced(shown);
+  return recorder.finish(true, false, true);
+}
+
+}  // namespace weir
