@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -110,6 +111,12 @@ causal_lm& causal_lm::operator=(causal_lm&&) noexcept = default;
 causal_lm::~causal_lm() = default;
 
 causal_lm causal_lm::bind(const causal_lm_config& config, const at::Tensor& flat) {
+  auto made = own(config, flat);
+  made.state_->constant = true;
+  return made;
+}
+
+causal_lm causal_lm::own(const causal_lm_config& config, const at::Tensor& flat) {
   return causal_lm(std::make_unique<state>(config, flat));
 }
 
@@ -132,16 +139,24 @@ causal_lm causal_lm::random(const causal_lm_config& config, std::uint64_t seed, 
       values[i] = static_cast<float>(config.initializer_range * radius * std::cos(6.283185307179586 * uniform.uniform()));
     }
   }
-  return bind(config, flat.to(at::Device(device)));
+  return own(config, flat.to(at::Device(device)));
 }
 
 const causal_lm_config& causal_lm::config() const noexcept { return state_->config; }
 const manifest& causal_lm::layout() const noexcept { return state_->layout; }
 const at::Tensor& causal_lm::flat() const noexcept { return state_->flat; }
 
+void causal_lm::copy_to(std::span<std::byte> host) const {
+  const auto from = state_->flat.detach();
+  if (host.size() != from.nbytes()) throw std::invalid_argument("a copy of the parameters has their size");
+  if (from.device().is_cpu()) std::memcpy(host.data(), from.data_ptr(), host.size());
+  else at::from_blob(host.data(), from.sizes(), from.scalar_type()).copy_(from);
+}
+
 const at::Tensor& causal_lm::flat_grad() {
   if (!state_->flat_grad.defined()) {
     state_->flat_grad = at::zeros_like(state_->flat);
+    state_->constant = false;
     state_->view_parameters();
   }
   return state_->flat_grad;
@@ -152,6 +167,8 @@ void causal_lm::rebind(const at::Tensor& flat) {
     throw std::invalid_argument("the new flat buffer differs from the old one in type or size");
   state_->flat = flat;
   state_->flat_grad = at::Tensor();
+  state_->constant = true;
+  state_->packed_now = false;
   state_->view_parameters();
 }
 

@@ -19,14 +19,17 @@ struct causal_lm::state {
     std::vector<std::int64_t> positions;
     std::vector<float> scores;
   };
-  /// Rows are computed in multiples of this, so that the matrix products take the same path whatever the batch.
-  static constexpr std::int64_t row_multiple = 16;
+  /// The matrices as the CPU's product kernel wants them.
+  struct packed_layer {
+    at::Tensor qkv, out, gate_up, down;
+  };
 
   state(const causal_lm_config& c, at::Tensor parameters);
   void view_parameters();
   void need_positions(std::int64_t positions);
   at::Tensor hidden(const packed_sequences& batch);
   void need_rows(std::int64_t rows, std::int64_t last_rows);
+  void pack_parameters();
   at::Tensor extend_fused(kv_cache& cache, std::span<const sequence_chunk> chunks, std::int64_t rows);
   at::Tensor extend_composite(kv_cache& cache, std::span<const sequence_chunk> chunks);
 
@@ -35,6 +38,10 @@ struct causal_lm::state {
   at::Tensor flat, flat_grad;
   at::Tensor embedding, norm, head;
   std::vector<layer> layers;
+  std::vector<packed_layer> packed;
+  at::Tensor packed_head;
+  bool constant = false;  ///< the parameters change by rebind only, so that `packed` stays true
+  bool packed_now = false;
   at::Tensor cosine, sine;  ///< on the CPU
   scratch work;
 };

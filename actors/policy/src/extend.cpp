@@ -77,8 +77,27 @@ at::Tensor causal_lm::extend(kv_cache& cache, std::span<const sequence_chunk> ch
                                         : state_->extend_composite(cache, chunks);
 }
 
+void causal_lm::state::pack_parameters() {
+  const auto& kernel = kernels::best();
+  auto pack = [&](at::Tensor& to, const at::Tensor& w) {
+    const auto outputs = w.size(0), inputs = w.size(1), panels = (outputs + kernels::panel_width - 1) / kernels::panel_width;
+    if (!to.defined()) to = at::empty({panels * inputs * kernels::panel_width}, w.options().requires_grad(false));
+    kernel.pack(w.data_ptr<float>(), to.data_ptr<float>(), outputs, inputs);
+  };
+  packed.resize(layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    pack(packed[i].qkv, layers[i].qkv);
+    pack(packed[i].out, layers[i].out);
+    pack(packed[i].gate_up, layers[i].gate_up);
+    pack(packed[i].down, layers[i].down);
+  }
+  pack(packed_head, head);
+  packed_now = constant;
+}
+
 at::Tensor causal_lm::state::extend_fused(kv_cache& cache, std::span<const sequence_chunk> chunks, std::int64_t rows) {
-  const auto round_up = [](std::int64_t n) { return (n + row_multiple - 1) / row_multiple * row_multiple; };
+  if (!packed_now) pack_parameters();
+  const auto round_up = [](std::int64_t n) { return (n + kernels::row_multiple - 1) / kernels::row_multiple * kernels::row_multiple; };
   const auto padded = round_up(rows), last_padded = round_up(static_cast<std::int64_t>(chunks.size()));
   need_rows(padded, last_padded);
   const auto hidden_size = config.hidden_size;
@@ -98,19 +117,19 @@ at::Tensor causal_lm::state::extend_fused(kv_cache& cache, std::span<const seque
     }
   work.scores.resize(static_cast<std::size_t>(capacity));
 
-  auto product = [padded](at::Tensor out, const at::Tensor& x, const at::Tensor& w) {
-    out = out.narrow(0, 0, padded);
-    at::mm_out(out, x.narrow(0, 0, padded), w.t());
-  };
-  auto add_product = [padded](at::Tensor out, const at::Tensor& x, const at::Tensor& w) {
-    out.narrow(0, 0, padded).addmm_(x.narrow(0, 0, padded), w.t());
+  auto product = [&](const at::Tensor& out, const at::Tensor& x, const at::Tensor& w, std::int64_t count, bool add) {
+    const auto outputs = out.size(1), panels = (outputs + kernels::panel_width - 1) / kernels::panel_width;
+    at::parallel_for(0, panels, 4, [&](std::int64_t begin, std::int64_t end) {
+      kernel.product(data(x), data(w), data(out), count, outputs, x.size(1), begin, end, add);
+    });
   };
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const auto& l = layers[i];
+    const auto& p = packed[i];
     float* keys = data(cache.state_->keys[i]);
     float* values = data(cache.state_->values[i]);
     kernel.rms_norm(data(work.x), data(l.input_norm), data(work.normed), nullptr, 0, rows, hidden_size, eps);
-    product(work.qkv, work.normed, l.qkv);
+    product(work.qkv, work.normed, p.qkv, padded, false);
     kernel.norm_rope(data(work.qkv), data(l.q_norm), data(l.k_norm), {data(cosine), data(sine)}, work.positions.data(),
                      data(work.q), data(work.k), nullptr, 0, rows, shape, eps);
     row = 0;
@@ -128,11 +147,11 @@ at::Tensor causal_lm::state::extend_fused(kv_cache& cache, std::span<const seque
         kernel.attention_cached(data(work.q) + row * shape.heads * d, slot_keys, slot_values, capacity, position + 1,
                                 data(work.attended) + row * shape.heads * d, shape, work.scores.data());
       }
-    add_product(work.x, work.attended, l.out);
+    product(work.x, work.attended, p.out, padded, true);
     kernel.rms_norm(data(work.x), data(l.mlp_norm), data(work.normed), nullptr, 0, rows, hidden_size, eps);
-    product(work.gate_up, work.normed, l.gate_up);
+    product(work.gate_up, work.normed, p.gate_up, padded, false);
     kernel.swiglu(data(work.gate_up), data(work.swiglu), 0, rows, config.intermediate_size);
-    add_product(work.x, work.swiglu, l.down);
+    product(work.x, work.swiglu, p.down, padded, true);
   }
 
   row = 0;
@@ -143,9 +162,8 @@ at::Tensor causal_lm::state::extend_fused(kv_cache& cache, std::span<const seque
                 static_cast<std::size_t>(hidden_size) * sizeof(float));
   }
   kernel.rms_norm(data(work.last), data(norm), data(work.last_normed), nullptr, 0, last, hidden_size, eps);
-  auto logits = work.logits.narrow(0, 0, last_padded);
-  at::mm_out(logits, work.last_normed.narrow(0, 0, last_padded), head.t());
-  return logits.narrow(0, 0, last);
+  product(work.logits, work.last_normed, packed_head, last_padded, false);
+  return work.logits.narrow(0, 0, last);
 }
 
 // For other devices: chunks padded to one length, the cache's slots gathered, one masked attention a layer.

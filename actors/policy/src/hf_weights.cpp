@@ -89,7 +89,7 @@ result<causal_lm> causal_lm::load(const fs::path& directory, const std::string& 
     const bool redundant = name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq");
     if (!redundant) return fail(errc::invalid_data, place + "tensor " + name + " belongs to no Qwen3 model");
   }
-  return bind(*config, flat.to(at::Device(device)));
+  return own(*config, flat.to(at::Device(device)));
 }
 
 result<void> causal_lm::save(const fs::path& directory) const {

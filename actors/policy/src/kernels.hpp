@@ -29,6 +29,11 @@ struct adamw_factors {
   float eps;
 };
 
+/// Outputs of a packed panel; see table::pack.
+inline constexpr std::int64_t panel_width = 16;
+/// What the rows of table::product are a multiple of.
+inline constexpr std::int64_t row_multiple = 8;
+
 struct table {
   const char* name;
 
@@ -79,6 +84,14 @@ struct table {
 
   /// Updates weights w and moments m, v in place from gradient g.
   void (*adamw)(float* w, const float* g, float* m, float* v, std::int64_t begin, std::int64_t end, adamw_factors f);
+
+  /// Rewrites w [N, K] for `product`: panels of `panel_width` outputs, each [K, panel_width], the last filled with zeros.
+  void (*pack)(const float* w, float* packed, std::int64_t outputs, std::int64_t inputs);
+  /// y [rows, N] = x [rows, K] * w^T, added to y if `add`, for the panels [begin, end) of packed w. Rows are a multiple
+  /// of `row_multiple`. Every output is one sum over K in ascending order: a row's bits don't depend on the others, nor
+  /// on their number, which no BLAS promises.
+  void (*product)(const float* x, const float* packed, float* y, std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
+                  std::int64_t begin, std::int64_t end, bool add);
 
   /// exp, elementwise: what the others use. For its test.
   void (*exponential)(const float* x, float* y, std::int64_t n);

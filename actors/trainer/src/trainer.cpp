@@ -1,12 +1,10 @@
 #include "weir/trainer/trainer.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "weir/policy/threads.hpp"
-#include "weir/policy/torch.hpp"
 
 namespace weir {
 
@@ -83,9 +81,7 @@ void trainer::advance() {
 bool trainer::publish() {
   const auto into = snapshots_.next();
   if (into.empty()) return false;
-  const auto flat = learner_.model().flat().detach();
-  if (flat.device().is_cpu()) std::memcpy(into.data(), flat.data_ptr(), flat.nbytes());
-  else at::from_blob(into.data(), flat.sizes(), flat.scalar_type()).copy_(flat);
+  learner_.model().copy_to(into);
   // The answer comes when the region is free again, however long engines read it.
   request(*versions_, caf::infinite, snapshots_.publish(version_))
       .then(

@@ -2,6 +2,7 @@
 // The `causal_lm` policy: the Qwen3 architecture (transformers' modeling_qwen3.py is the reference), its parameters in
 // one flat buffer, with what training needs (packed sequences, autograd) and what acting needs (KV cache, batching).
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -88,7 +89,8 @@ class causal_lm {
   /// Random parameters: normal(0, initializer_range), norms 1. The same seed gives the same bits.
   static causal_lm random(const causal_lm_config& config, std::uint64_t seed, const std::string& device = "cpu");
 
-  /// A replica whose parameters are read from `flat` (fp32, [layout(config).bytes / 4]), which the caller keeps alive.
+  /// A replica whose parameters are read from `flat` (fp32, [layout(config).bytes / 4]), which the caller keeps alive, and
+  /// unchanged until `rebind`: what `extend` prepares from it is then prepared once.
   static causal_lm bind(const causal_lm_config& config, const at::Tensor& flat);
 
   causal_lm(causal_lm&&) noexcept;
@@ -104,10 +106,13 @@ class causal_lm {
   /// All parameters: fp32, one-dimensional, contiguous. Writing to it changes the model.
   const at::Tensor& flat() const noexcept;
 
+  /// Copies the parameters, from whichever device, to `host`, which has layout().bytes bytes.
+  void copy_to(std::span<std::byte> host) const;
+
   /// The gradient of `flat`, same shape; allocated and zeroed at the first call. `evaluate(...)`'s backward adds to it.
   const at::Tensor& flat_grad();
 
-  /// Takes other parameters by pointer: no copy, no allocation. `flat` as for `bind`.
+  /// Takes other parameters by pointer. `flat` as for `bind`.
   void rebind(const at::Tensor& flat);
 
   /// Writes an HF directory: config.json, generation_config.json, model.safetensors (in `config().type`); other files
@@ -125,13 +130,14 @@ class causal_lm {
                       bool entropy_gradient = false);
 
   /// Appends chunks to the cache (prefill and decode alike, several sequences of different lengths in one call) and
-  /// returns the logits that follow each chunk's last token: [chunks, vocab], fp32. Slots must be distinct. A row does
-  /// not depend on which other chunks are in the call, bit for bit.
+  /// returns the logits that follow each chunk's last token: [chunks, vocab], fp32. Slots must be distinct. On the
+  /// CPU a row does not depend on which other chunks are in the call, bit for bit.
   at::Tensor extend(kv_cache& cache, std::span<const sequence_chunk> chunks);
 
  private:
   struct state;
   explicit causal_lm(std::unique_ptr<state> s);
+  static causal_lm own(const causal_lm_config& config, const at::Tensor& flat);
   std::unique_ptr<state> state_;
 };
 

@@ -1,0 +1,70 @@
+#include "checkpoint.hpp"
+
+#include <system_error>
+
+#include "weir/runtime/files.hpp"
+
+namespace weir::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* state_format = "weir-run-1";
+constexpr const char* learner_file = "learner.safetensors";
+constexpr const char* state_file = "state.json";
+
+/// What a model directory has besides config and weights, such as the tokenizer, so that the checkpoint is one too.
+result<void> copy_companions(const fs::path& from, const fs::path& to) {
+  std::error_code failed;
+  for (const auto& entry : fs::directory_iterator(from, failed)) {
+    const auto name = entry.path().filename().string();
+    const bool text = entry.path().extension() == ".json" || entry.path().extension() == ".txt" || entry.path().extension() == ".jinja";
+    if (!entry.is_regular_file() || !text || name == state_file || name.starts_with("golden") || name.ends_with(".index.json") || fs::exists(to / name))
+      continue;
+    fs::copy_file(entry.path(), to / name, failed);
+    if (failed) return fail(os_error("cannot copy " + entry.path().string() + " to " + to.string(), failed.value()));
+  }
+  if (failed) return fail(os_error("cannot read the folder " + from.string(), failed.value()));
+  return {};
+}
+
+}  // namespace
+
+result<void> save_checkpoint(run_directory& run, const run_parts& parts, const learner& trained, const run_state& state) {
+  auto begun = run.begin_checkpoint(state.version);
+  if (!begun) return fail(begun.error());
+  const auto& folder = begun->path();
+  if (auto saved = trained.model().save(folder); !saved) return saved;
+  if (auto saved = copy_companions(parts.config.model.path, folder); !saved) return saved;
+  if (auto saved = trained.save_state(folder / learner_file); !saved) return saved;
+  const nlohmann::ordered_json written = {{"format", state_format},
+                                          {"warm_start_done", state.warm_start_done},
+                                          {"warm_start_steps", state.warm_start_steps},
+                                          {"version", state.version},
+                                          {"groups_done_below", state.data.below()},
+                                          {"groups_done_above", state.data.above()}};
+  if (auto saved = write_file_atomically(folder / state_file, written.dump(2) + "\n"); !saved) return saved;
+  return begun->commit();
+}
+
+result<run_state> load_checkpoint(const fs::path& folder, learner& trained) {
+  const auto path = folder / state_file;
+  auto read = read_json_file(path);
+  if (!read) return fail(read.error());
+  run_state state;
+  try {
+    if (read->at("format") != state_format)
+      return fail(errc::invalid_data, path.string() + ": its format is " + read->at("format").dump() + ", this program reads \"" + state_format + "\"");
+    state.warm_start_done = read->at("warm_start_done").get<bool>();
+    state.warm_start_steps = read->at("warm_start_steps").get<std::uint64_t>();
+    state.version = read->at("version").get<weight_version>();
+    state.data = data_position::from(read->at("groups_done_below").get<std::uint64_t>(), read->at("groups_done_above").get<std::vector<std::uint64_t>>());
+  } catch (const nlohmann::json::exception& e) {
+    return fail(errc::invalid_data, path.string() + ": " + e.what());
+  }
+  if (auto loaded = trained.load_state(folder / learner_file); !loaded) return fail(loaded.error());
+  return state;
+}
+
+}  // namespace weir::app

@@ -1,0 +1,112 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+
+#include "bench.hpp"
+#include "run.hpp"
+#include "verify.hpp"
+#include "weir/app/main.hpp"
+
+namespace weir::app {
+
+namespace {
+
+/// What the command line gave; each command reads its own.
+struct arguments {
+  std::string config;
+  std::vector<std::string> set;
+  std::string run_dir;
+  std::string path, golden, name;
+  std::uint64_t steps = 0;
+  bool dry_run = false, fields = false, json = false, check = false, quick = false, list = false;
+};
+
+int train(const arguments& a, const environment_registry& known) {
+  if (a.fields) {
+    std::fputs(document_config<app_config>().c_str(), stdout);
+    return 0;
+  }
+  if (a.config.empty()) return report({errc::invalid_config, "train: name a config file, such as apps/weir/configs/countdown.json"});
+  auto config = read_app_config(a.config, a.set);
+  if (!config) return report(config.error());
+  if (!a.run_dir.empty()) config->run_dir = a.run_dir;
+  if (a.dry_run) {
+    if (auto parts = prepare(*config, known); !parts) return report(parts.error());
+    std::printf("%s\n", config_to_json(*config).dump(2).c_str());
+    return 0;
+  }
+  return start_run(*config, std::filesystem::path(a.config).stem().string(), known);
+}
+
+int evaluate(const arguments& a, const environment_registry& known) {
+  auto config = read_app_config(a.config, a.set);
+  if (!config) return report(config.error());
+  if (!a.path.empty()) {
+    config->model.path = a.path;
+    config->model.random_init = false;
+  }
+  return evaluate_model(*config, known, a.json);
+}
+
+void add_config(CLI::App* command, arguments& a, bool required) {
+  auto* file = command->add_option("config", a.config, "JSON config file");
+  if (required) file->required();
+  command->add_option("--set", a.set, "override a field: --set trainer.lr=1e-4 (may be repeated)")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+}  // namespace
+
+int main(int argc, char** argv, const environment_registry& known) {
+  arguments a;
+  CLI::App app("Weir: asynchronous reinforcement learning of language models");
+  app.name("weir");
+  app.set_version_flag("--version", WEIR_VERSION);
+  app.require_subcommand(1);
+
+  auto* train_command = app.add_subcommand("train", "train a model as a config says");
+  add_config(train_command, a, false);
+  train_command->add_option("--run-dir", a.run_dir, "where the run leaves its files (default: runs/NAME-N)");
+  train_command->add_flag("--dry-run", a.dry_run, "check everything, print the whole resolved config, and stop");
+  train_command->add_flag("--fields", a.fields, "list every config field with its default, bounds and meaning");
+
+  auto* resume_command = app.add_subcommand("resume", "go on with a run that was stopped");
+  resume_command->add_option("run", a.path, "run directory")->required();
+  auto* steps = resume_command->add_option("--steps", a.steps, "train until this step instead of the config's");
+
+  auto* eval_command = app.add_subcommand("eval", "greedy accuracy of a model on a config's held-back tasks");
+  add_config(eval_command, a, true);
+  eval_command->add_option("--model", a.path, "HF directory or checkpoint (default: the config's model.path)");
+  eval_command->add_flag("--json", a.json, "for machines");
+
+  auto* verify_command = app.add_subcommand("verify", "hold Weir's results against reference values");
+  verify_command->require_subcommand(1);
+  auto* policy = verify_command->add_subcommand("policy", "a model directory with golden.safetensors and golden.json");
+  policy->add_option("directory", a.path)->required();
+  auto* text = verify_command->add_subcommand("tokenizer", "a tokenizer.json");
+  text->add_option("tokenizer_json", a.path)->required();
+  text->add_option("golden_json", a.golden)->required();
+  auto* objectives = verify_command->add_subcommand("objectives", "losses, gradients and advantages");
+  objectives->add_option("golden_json", a.golden)->required();
+
+  auto* bench_command = app.add_subcommand("bench", "run a benchmark");
+  bench_command->add_option("name", a.name, "which one; without it they are listed");
+  bench_command->add_flag("--json", a.json, "for machines");
+  bench_command->add_flag("--check", a.check, "exit 1 and name the figures that fall short of their targets");
+  bench_command->add_flag("--quick", a.quick, "shorter, less exact");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  if (train_command->parsed()) return train(a, known);
+  if (resume_command->parsed())
+    return resume_run(a.path, steps->count() > 0 ? std::optional(a.steps) : std::nullopt, known);
+  if (eval_command->parsed()) return evaluate(a, known);
+  if (policy->parsed()) return show_verification(verify_policy_files(a.path));
+  if (text->parsed()) return show_verification(verify_tokenizer_files(a.path, a.golden));
+  if (objectives->parsed()) return show_verification(verify_objectives_file(a.golden));
+  return bench(a.name, a.json, a.check, a.quick);
+}
+
+}  // namespace weir::app

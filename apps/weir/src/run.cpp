@@ -1,0 +1,215 @@
+#include "run.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "checkpoint.hpp"
+#include "evaluation.hpp"
+#include "learner_parts.hpp"
+#include "run_files.hpp"
+#include "training.hpp"
+#include "weir/actors/interfaces.hpp"
+#include "weir/policy/threads.hpp"
+#include "weir/sandbox/demonstrations.hpp"
+
+namespace weir::app {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// The run that a command is at: what its phases share.
+struct session {
+  run_parts parts;
+  run_files& files;
+  const interrupt& stop;
+  actor_runtime actors = actor_runtime::with<caf::id_block::weir_actors>(1);
+
+  void say(const std::string& text) const { files.log.info(text); }
+};
+
+/// Supervised steps on demonstrations. False if interrupted; then a checkpoint says how far it came.
+result<bool> warm_start(session& s, learner& trained, run_state& state) {
+  const auto& c = s.parts.config.warm_start;
+  auto place = s.parts.environment.make(s.parts.config.environment.settings);
+  if (!place) return fail(place.error());
+  auto tasks = std::make_shared<task_stream>(s.parts.train_tasks, s.parts.config.seed, true);
+  demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed);
+  const lr_schedule schedule{c.lr, c.lr_warmup_steps, c.steps, lr_decay::constant};
+  eta remaining;
+  const auto first = state.warm_start_steps;
+  double loss = 0;
+  for (; state.warm_start_steps < c.steps; ++state.warm_start_steps) {
+    if (s.stop.requested()) return false;
+    auto batch = source.take(state.warm_start_steps * c.batch, c.batch);
+    if (!batch) return fail(batch.error());
+    auto step = trained.supervised_step(*batch, schedule.at(state.warm_start_steps));
+    if (!step) return fail(step.error());
+    loss = *step;
+    const auto done = state.warm_start_steps + 1;
+    const auto left = remaining.update(done - first, c.steps - first);
+    if (auto written = s.files.metrics.append({{"warm_start_step", done}, {"loss", loss}}); !written) return fail(written.error());
+    if (s.files.screen.live())
+      s.files.screen.status(fmt::format("warm start {}/{}  loss {:.3f}{}", done, c.steps, loss, left ? "  " + format_duration(*left) + " left" : ""));
+  }
+  s.say(fmt::format("warm start: {} supervised steps, loss {:.3f}", c.steps, loss));
+  trained.reset_optimizer();
+  state.warm_start_done = true;
+  return true;
+}
+
+/// Evaluates, says so, and writes it down. False if interrupted.
+result<bool> evaluation_phase(session& s, const causal_lm& model, weight_version version, const char* when) {
+  if (s.parts.eval_tasks.empty()) return true;
+  auto r = evaluate(s.actors.system(), s.parts, model, s.stop);
+  if (!r && s.stop.requested()) return false;
+  if (!r) return fail(r.error());
+  s.say(std::string(when) + ": " + summary(*r));
+  auto written = s.files.metrics.append({{"step", version},
+                                         {"evaluation", {{"accuracy", r->accuracy()}, {"tasks", r->tasks}, {"failed", r->failed}, {"reward", r->reward}}}});
+  if (!written) return fail(written.error());
+  return true;
+}
+
+/// All phases that are left. True if it came to its end, false if it was interrupted.
+result<bool> go_on(session& s, learner trained, run_state state) {
+  const auto& c = s.parts.config;
+  set_intra_op_threads(c.trainer.threads);
+  if (!state.warm_start_done) {
+    const bool needed = c.warm_start.steps > 0;
+    auto done = needed ? warm_start(s, trained, state) : result<bool>(true);
+    if (!done) return done;
+    if (!needed) state.warm_start_done = true;
+    if (needed)
+      if (auto kept = save_checkpoint(s.files.directory, s.parts, trained, state); !kept) return fail(kept.error());
+    if (!*done) return false;
+    if (c.evaluation.at_start) {
+      auto evaluated = evaluation_phase(s, trained.model(), 0, "before");
+      if (!evaluated || !*evaluated) return evaluated;
+    }
+  }
+  s.say(fmt::format("training: {} steps of {} tasks x {} samples, max_staleness {}, {}", c.trainer.steps, c.trainer.batch_groups, c.trainer.group_size,
+                    c.trainer.max_staleness, c.trainer.objective));
+  auto outcome = run_training(s.actors.system(), s.parts, std::move(trained), state, s.files, s.stop);
+  if (!outcome) return fail(outcome.error());
+  s.say(fmt::format("trained to version {} in {}: {:.0f} samples/s", outcome->version, format_duration(outcome->seconds),
+                    static_cast<double>(outcome->samples) / outcome->seconds));
+  if (outcome->interrupted) return false;
+  if (!c.evaluation.at_end) return true;
+  const auto last = s.files.directory.latest_checkpoint();
+  if (!last) return fail(errc::internal, "the run left no checkpoint");
+  auto model = causal_lm::load(last->path, c.model.device);
+  if (!model) return fail(model.error());
+  return evaluation_phase(s, *model, outcome->version, "after");
+}
+
+/// Ends the program's side of a run. Actors in code that never returns would keep the process for ever.
+int end(session& s, const result<bool>& how) {
+  int code = 0;
+  if (!how) {
+    s.files.log.error(how.error().message);
+    code = how.error().code == errc::invalid_config ? 2 : 1;
+  } else if (!*how) {
+    code = s.stop.exit_code();
+    const auto at = s.files.directory.latest_checkpoint();
+    s.files.log.warn("interrupted; " + (at ? "go on with: weir resume " + s.files.directory.path().string() : std::string("there was nothing to keep yet")));
+  }
+  if (auto last = s.files.directory.latest_checkpoint()) s.say("checkpoint: " + last->path.string());
+  s.files.screen.finish();
+  if (!s.actors.wait_until_idle(1s)) std::_Exit(code);
+  return code;
+}
+
+fs::path next_run_directory(const std::string& name) {
+  for (int i = 1;; ++i) {
+    auto path = fs::path("runs") / (name + "-" + std::to_string(i));
+    if (!fs::exists(path)) return path;
+  }
+}
+
+}  // namespace
+
+int report(const error& e) {
+  std::fprintf(stderr, "weir: %s\n", e.message.c_str());
+  return e.code == errc::invalid_config ? 2 : 1;
+}
+
+int start_run(const app_config& given, const std::string& name, const environment_registry& known) {
+  auto config = given;
+  if (config.run_dir.empty()) config.run_dir = next_run_directory(name).string();
+  auto parts = prepare(config, known);
+  if (!parts) return report(parts.error());
+  auto model = first_model(*parts);
+  if (!model) return report(model.error());
+  auto directory = run_directory::create(config.run_dir, config_to_json(config), config.checkpoints.keep);
+  if (!directory) return report(directory.error());
+  auto metrics = metrics_log::open(directory->path() / "metrics.jsonl", std::nullopt);
+  if (!metrics) return report(metrics.error());
+  const interrupt stop;
+  console screen(STDOUT_FILENO);
+  logger log(screen, directory->path() / "run.log");
+  run_files files{std::move(*directory), std::move(*metrics), screen, log};
+  session s{std::move(*parts), files, stop};
+  s.say("run directory: " + files.directory.path().string());
+  return end(s, go_on(s, make_learner(config, std::move(*model)), {}));
+}
+
+int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const environment_registry& known) {
+  auto directory = run_directory::open(folder);
+  if (!directory) return report(directory.error());
+  const auto path = folder / "config.json";
+  auto root = read_json_file(path);
+  if (!root) return report(root.error());
+  auto config = read_config<app_config>(*root, path.string());
+  if (!config) return report(config.error());
+  config->run_dir = folder.string();
+  if (steps) config->trainer.steps = *steps;
+  auto parts = prepare(*config, known);
+  if (!parts) return report(parts.error());
+  auto model = first_model(*parts);
+  if (!model) return report(model.error());
+  auto trained = make_learner(*config, std::move(*model));
+  run_state state;
+  const auto last = directory->latest_checkpoint();
+  if (last) {
+    auto loaded = load_checkpoint(last->path, trained);
+    if (!loaded) return report(loaded.error());
+    state = *loaded;
+  }
+  auto metrics = metrics_log::open(folder / "metrics.jsonl", state.version);
+  if (!metrics) return report(metrics.error());
+  const interrupt stop;
+  console screen(STDOUT_FILENO);
+  logger log(screen, folder / "run.log");
+  run_files files{std::move(*directory), std::move(*metrics), screen, log};
+  session s{std::move(*parts), files, stop};
+  s.say(last ? fmt::format("resumed from {}", last->path.string()) : "there is no checkpoint yet: from the beginning");
+  return end(s, go_on(s, std::move(trained), state));
+}
+
+int evaluate_model(const app_config& config, const environment_registry& known, bool json) {
+  auto parts = prepare(config, known);
+  if (!parts) return report(parts.error());
+  auto model = first_model(*parts);
+  if (!model) return report(model.error());
+  const interrupt stop;
+  set_intra_op_threads(config.rollout.threads);
+  auto actors = actor_runtime::with<caf::id_block::weir_actors>(1);
+  auto r = evaluate(actors.system(), *parts, *model, stop);
+  int code = 0;
+  if (!r) code = stop.requested() ? stop.exit_code() : report(r.error());
+  else if (json)
+    std::printf("%s\n", nlohmann::ordered_json{{"model", config.model.path}, {"tasks", r->tasks}, {"solved", r->solved}, {"accuracy", r->accuracy()},
+                                               {"failed", r->failed}, {"reward", r->reward}, {"seconds", r->seconds}}.dump().c_str());
+  else std::printf("%s: %s\n", config.model.path.c_str(), summary(*r).c_str());
+  std::fflush(stdout);
+  if (!actors.wait_until_idle(1s)) std::_Exit(code);
+  return code;
+}
+
+}  // namespace weir::app

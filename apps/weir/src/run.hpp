@@ -1,0 +1,25 @@
+#pragma once
+// A run from beginning to end: warm start, evaluation, training, evaluation.
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "setup.hpp"
+
+namespace weir::app {
+
+/// `weir train`: a new run of `config`, whose file is called `name` (for the run directory). Returns the exit code.
+int start_run(const app_config& config, const std::string& name, const environment_registry& known);
+
+/// `weir resume`: goes on with the run in `folder`, with more steps if `steps` says so.
+int resume_run(const std::filesystem::path& folder, std::optional<std::uint64_t> steps, const environment_registry& known);
+
+/// `weir eval`: the greedy accuracy of a model directory, a checkpoint, or a run directory's newest checkpoint.
+int evaluate_model(const app_config& config, const environment_registry& known, bool json);
+
+/// Prints what went wrong to stderr; the exit code for it.
+int report(const error& e);
+
+}  // namespace weir::app

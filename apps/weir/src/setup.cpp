@@ -1,0 +1,152 @@
+#include "setup.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "weir/runtime/files.hpp"
+#include "weir/runtime/random.hpp"
+
+namespace weir::app {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Makes the path fields of a parsed config absolute, so that a run can be resumed from anywhere.
+void make_absolute(nlohmann::json& root, const fs::path& base) {
+  for (auto [section, field] : {std::pair{"model", "path"}, {"tasks", "train"}, {"tasks", "eval"}}) {
+    if (!root.is_object() || !root.contains(section) || !root[section].is_object()) continue;
+    auto& s = root[section];
+    if (!s.contains(field) || !s[field].is_string()) continue;
+    const auto text = s[field].get<std::string>();
+    if (!text.empty()) s[field] = fs::absolute(fs::path(text).is_absolute() ? fs::path(text) : base / text).lexically_normal().string();
+  }
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string all;
+  for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+result<void> load_text(run_parts& parts) {
+  auto text = tokenizer::load(parts.config.model.path);
+  if (!text) return fail(text.error());
+  parts.text = std::make_shared<const tokenizer>(std::move(*text));
+  if (static_cast<std::int64_t>(parts.text->size()) > parts.model.vocab_size)
+    return fail(errc::invalid_config, parts.config.model.path + ": the tokenizer has " + std::to_string(parts.text->size()) +
+                                          " tokens, the model's vocab_size is " + std::to_string(parts.model.vocab_size));
+  return {};
+}
+
+result<void> resolve_sampling(run_parts& parts) {
+  const auto& c = parts.config.rollout;
+  auto& s = parts.sampling;
+  s.temperature = static_cast<float>(c.temperature);
+  s.top_p = static_cast<float>(c.top_p);
+  s.top_k = c.top_k;
+  s.max_tokens = c.max_tokens;
+  s.stop_tokens = parts.model.eos;
+  if (s.stop_tokens.empty() && parts.text->eos()) s.stop_tokens.push_back(*parts.text->eos());
+  for (const auto& text : c.stop) {
+    const auto id = parts.text->id_of(text);
+    if (!id) return fail(errc::invalid_config, "rollout.stop: \"" + text + "\" is no single token of " + parts.config.model.path);
+    s.stop_tokens.push_back(*id);
+  }
+  std::sort(s.stop_tokens.begin(), s.stop_tokens.end());
+  s.stop_tokens.erase(std::unique(s.stop_tokens.begin(), s.stop_tokens.end()), s.stop_tokens.end());
+  return {};
+}
+
+result<void> resolve_environment(run_parts& parts, const environment_registry& known) {
+  const auto& c = parts.config.environment;
+  const auto* type = known.find(c.name);
+  if (type == nullptr)
+    return fail(errc::invalid_config, "environment.name: \"" + c.name + "\" is not registered; known: " + joined(known.names()));
+  parts.environment = *type;
+  auto made = type->make(c.settings);
+  if (!made) return fail(made.error());
+  return {};
+}
+
+result<std::vector<std::string>> read_tasks(const std::string& path, const char* field) {
+  auto lines = read_jsonl_file(path);
+  if (!lines) return fail(lines.error().code, std::string(field) + ": " + lines.error().message);
+  if (lines->empty()) return fail(errc::invalid_data, std::string(field) + ": " + path + " has no task");
+  return lines;
+}
+
+result<void> resolve_tasks(run_parts& parts) {
+  const auto& c = parts.config.tasks;
+  if (c.train.empty()) {
+    if (!parts.environment.generate_tasks)
+      return fail(errc::invalid_config, "tasks.train: the environment " + parts.config.environment.name +
+                                            " makes no tasks of its own; name a JSONL file, one task a line");
+    auto split = parts.environment.generate_tasks(parts.config.environment.settings, c.eval_count, parts.config.seed);
+    if (!split) return fail(split.error());
+    for (const auto& task : split->train) parts.train_tasks.push_back(task.dump());
+    for (const auto& task : split->eval) parts.eval_tasks.push_back(task.dump());
+  } else {
+    auto lines = read_tasks(c.train, "tasks.train");
+    if (!lines) return fail(lines.error());
+    parts.train_tasks = std::move(*lines);
+  }
+  if (!c.eval.empty()) {
+    auto lines = read_tasks(c.eval, "tasks.eval");
+    if (!lines) return fail(lines.error());
+    parts.eval_tasks = std::move(*lines);
+  }
+  if (parts.eval_tasks.size() > c.eval_count) parts.eval_tasks.resize(c.eval_count);
+  return {};
+}
+
+result<void> check_together(const run_parts& parts) {
+  const auto& c = parts.config;
+  if (c.rollout.max_context > parts.model.max_positions)
+    return fail(errc::invalid_config, "rollout.max_context: " + std::to_string(c.rollout.max_context) + " is more than the model's max_position_embeddings, " +
+                                          std::to_string(parts.model.max_positions));
+  if (c.trainer.minibatches > c.trainer.batch_groups)
+    return fail(errc::invalid_config, "trainer.minibatches: " + std::to_string(c.trainer.minibatches) + " is more than trainer.batch_groups, " +
+                                          std::to_string(c.trainer.batch_groups));
+  if (c.trainer.objective == "gspo" && c.trainer.aggregation != "sequence_mean_token_mean")
+    return fail(errc::invalid_config, "trainer.aggregation: gspo needs sequence_mean_token_mean, found " + c.trainer.aggregation);
+  return {};
+}
+
+}  // namespace
+
+result<app_config> read_app_config(const fs::path& file, const std::vector<std::string>& overrides) {
+  auto root = read_json_file(file);
+  if (!root) return fail(root.error());
+  make_absolute(*root, fs::absolute(file).parent_path());
+  for (const auto& text : overrides)
+    if (auto applied = apply_override(*root, text); !applied) return fail(applied.error());
+  make_absolute(*root, fs::current_path());
+  return read_config<app_config>(*root, file.string());
+}
+
+result<run_parts> prepare(const app_config& config, const environment_registry& known) {
+  run_parts parts;
+  parts.config = config;
+  auto model = read_causal_lm_config(config.model.path);
+  if (!model) return fail(model.error().code, "model.path: " + model.error().message);
+  parts.model = std::move(*model);
+  if (auto done = load_text(parts); !done) return fail(done.error());
+  if (auto done = resolve_sampling(parts); !done) return fail(done.error());
+  if (auto done = resolve_environment(parts, known); !done) return fail(done.error());
+  if (auto done = resolve_tasks(parts); !done) return fail(done.error());
+  if (auto done = check_together(parts); !done) return fail(done.error());
+  return parts;
+}
+
+result<causal_lm> first_model(const run_parts& parts) {
+  const auto& c = parts.config.model;
+  if (c.random_init) return causal_lm::random(parts.model, derive_seed(parts.config.seed, "model"), c.device);
+  auto loaded = causal_lm::load(c.path, c.device);
+  if (!loaded && loaded.error().code == errc::not_found)
+    return fail(errc::not_found, loaded.error().message + " (model.random_init=true begins with random parameters)");
+  return loaded;
+}
+
+}  // namespace weir::app

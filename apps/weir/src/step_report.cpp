@@ -1,0 +1,119 @@
+#include "step_report.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <utility>
+
+namespace weir::app {
+
+namespace {
+
+constexpr std::uint64_t plain_lines = 20;  ///< of a whole run, when nobody watches a terminal
+
+double resident_megabytes() {
+  std::ifstream statm("/proc/self/statm");
+  double total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / 1e6;
+}
+
+}  // namespace
+
+step_reporter::step_reporter(const run_parts& parts, run_files& files, std::size_t engines, weight_version start)
+    : config_(parts.config), files_(files), engines_(engines), start_(start) {}
+
+std::uint64_t step_reporter::samples() {
+  std::lock_guard lock(mutex_);
+  return samples_;
+}
+
+void step_reporter::step(const training_step& s) {
+  const auto now = clock::now();
+  const auto wall = std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  const auto& l = s.learned;
+  nlohmann::ordered_json line;
+  double busy = 0, samples_per_second = 0;
+  {
+    std::lock_guard lock(mutex_);
+    double busy_seconds = 0;
+    std::uint64_t tokens = 0;
+    for (const auto& e : engines_) {
+      busy_seconds += e.busy_seconds;
+      tokens += e.tokens;
+    }
+    busy = (busy_seconds - std::exchange(last_busy_, busy_seconds)) / wall / static_cast<double>(engines_.size());
+    samples_ += static_cast<std::uint64_t>(l.sequences);
+    samples_per_second = static_cast<double>(l.sequences) / wall;
+    line = {{"step", s.version},
+            {"weight_version", s.version},
+            {"reward", l.reward},
+            {"solved", l.success},
+            {"staleness_mean", s.staleness_mean},
+            {"staleness_max", s.staleness_max},
+            {"samples_per_s", samples_per_second},
+            {"tokens_per_s", static_cast<double>(s.tokens) / wall},
+            {"engine_tokens_per_s", static_cast<double>(tokens - std::exchange(last_engine_tokens_, tokens)) / wall},
+            {"engine_busy", busy},
+            {"seconds", wall},
+            {"seconds_wait_batch", s.seconds.wait_batch},
+            {"seconds_train", s.seconds.train},
+            {"seconds_publish", s.seconds.publish},
+            {"seconds_checkpoint", s.seconds.checkpoint},
+            {"loss", l.loss},
+            {"gradient_norm", l.gradient_norm},
+            {"clip_fraction", l.off_policy.clip_fraction},
+            {"kl_behaviour", l.off_policy.kl_behaviour},
+            {"importance_weight_mean", l.off_policy.importance_weight_mean},
+            {"effective_sample_size", l.off_policy.effective_sample_size},
+            {"entropy", l.entropy},
+            {"lr", s.lr},
+            {"samples", l.sequences},
+            {"samples_trained", l.sequences_trained},
+            {"tokens_trained", l.tokens_trained},
+            {"buffer_waiting", buffer_.waiting},
+            {"buffer_under_way", buffer_.under_way},
+            {"buffer_bound", buffer_.bound},
+            {"episodes_live", pool_.live},
+            {"episodes_queued", pool_.queued},
+            {"episodes_retried", pool_.retried},
+            {"groups_dropped", pool_.dropped_groups},
+            {"groups_stale", buffer_.stale},
+            {"weights_live", weights_.live},
+            {"failed_steps", s.failed_steps},
+            {"resident_mb", resident_megabytes()}};
+    if (!s.failure.empty()) line["failure"] = s.failure;
+  }
+  if (auto written = files_.metrics.append(line); !written) files_.log.error("metrics: " + written.error().message);
+  if (!s.failure.empty()) files_.log.error("step " + std::to_string(s.version) + " failed: " + s.failure);
+  warn_of_losses();
+  show(s, busy, samples_per_second);
+}
+
+/// Says once, and again when it went on, that episodes fail: a broken environment otherwise looks like a slow one.
+void step_reporter::warn_of_losses() {
+  std::lock_guard lock(mutex_);
+  if (pool_.dropped_groups > told_dropped_) {
+    told_dropped_ = std::max<std::uint64_t>(pool_.dropped_groups, told_dropped_ * 2);
+    files_.log.warn(fmt::format("{} groups dropped so far; the latest episode failed because {}", pool_.dropped_groups, pool_.last_failure));
+  }
+  if (weights_.failures > told_weights_) {
+    told_weights_ = weights_.failures;
+    files_.log.warn("weights not taken: " + weights_.last_failure);
+  }
+}
+
+void step_reporter::show(const training_step& s, double busy, double samples_per_second) {
+  const auto all = config_.trainer.steps;
+  const auto left = remaining_.update(s.version - start_, all - start_);
+  const auto text = fmt::format("step {}/{}  reward {:.3f}  solved {:.1f} %  staleness {:.1f} (max {})  {:.0f} samples/s  engine {:.0f} % busy{}", s.version,
+                                all, s.learned.reward, 100 * s.learned.success, s.staleness_mean, s.staleness_max, samples_per_second, 100 * busy,
+                                left ? "  " + format_duration(*left) + " left" : std::string());
+  if (files_.screen.live()) return files_.screen.status(text);
+  // A pipe gets a line now and then, whatever the number of steps.
+  const auto mark = s.version * plain_lines / std::max<std::uint64_t>(all, 1);
+  if (std::exchange(shown_, mark) != mark || s.version == all || s.version == start_ + 1) files_.screen.line(text);
+}
+
+}  // namespace weir::app

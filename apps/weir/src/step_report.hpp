@@ -1,0 +1,63 @@
+#pragma once
+// What a training step looks like from outside: a line in metrics.jsonl and one on the screen.
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "run_files.hpp"
+#include "setup.hpp"
+#include "weir/buffer/trajectory_buffer.hpp"
+#include "weir/rollout/rollout_engine.hpp"
+#include "weir/sandbox/sandbox_pool.hpp"
+#include "weir/trainer/trainer.hpp"
+#include "weir/weights/weight_store.hpp"
+
+namespace weir::app {
+
+/// Collects what the actors' observers say, on their threads, and writes it down with each step. Thread-safe.
+class step_reporter {
+ public:
+  step_reporter(const run_parts& parts, run_files& files, std::size_t engines, weight_version start);
+
+  void engine(std::size_t i, const rollout_activity& a) { set(engines_[i], a); }
+  void buffer(const buffer_fill& f) { set(buffer_, f); }
+  void pool(const sandbox_pool_counts& c) { set(pool_, c); }
+  void weights(const weight_store_state& s) { set(weights_, s); }
+
+  /// On the trainer's thread.
+  void step(const training_step& s);
+
+  std::uint64_t samples();
+
+ private:
+  using clock = std::chrono::steady_clock;
+  template <class T>
+  void set(T& place, const T& value) {
+    std::lock_guard lock(mutex_);
+    place = value;
+  }
+  void warn_of_losses();
+  void show(const training_step& s, double busy, double samples_per_second);
+
+  const app_config& config_;
+  run_files& files_;
+  std::mutex mutex_;
+  std::vector<rollout_activity> engines_;
+  buffer_fill buffer_;
+  sandbox_pool_counts pool_;
+  weight_store_state weights_;
+  std::uint64_t samples_ = 0;
+
+  // Of the trainer's thread alone.
+  eta remaining_;
+  weight_version start_;
+  clock::time_point last_ = clock::now();
+  double last_busy_ = 0;
+  std::uint64_t last_engine_tokens_ = 0;
+  std::uint64_t told_dropped_ = 0, told_weights_ = 0;
+  std::uint64_t shown_ = 0;
+};
+
+}  // namespace weir::app
