@@ -10,38 +10,13 @@
 #include <system_error>
 #include <utility>
 
+#include "weir/runtime/descriptor.hpp"
+
 namespace weir {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A file descriptor that closes itself.
-class descriptor {
- public:
-  explicit descriptor(int fd) : fd_(fd) {}
-  ~descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  descriptor(const descriptor&) = delete;
-  descriptor& operator=(const descriptor&) = delete;
-  int get() const noexcept { return fd_; }
-
- private:
-  int fd_;
-};
-
-int write_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const auto written = ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return errno;
-    }
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
-}
 
 /// Line and column, from 1, of a byte offset.
 std::string place_in(std::string_view text, std::size_t offset) {
@@ -53,6 +28,18 @@ std::string place_in(std::string_view text, std::size_t offset) {
 }
 
 }  // namespace
+
+int write_all(int fd, std::string_view bytes) noexcept {
+  while (!bytes.empty()) {
+    const auto written = ::write(fd, bytes.data(), std::min<std::size_t>(bytes.size(), std::size_t{1} << 30));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
 
 error os_error(const std::string& what, int number) {
   const auto code = number == ENOENT ? errc::not_found : errc::io;
