@@ -52,6 +52,7 @@ void trajectory_buffer::on_exit() {
 void trajectory_buffer::stop_serving() {
   if (asked_) answer_.deliver(to_caf(error{errc::unavailable, "the trajectory buffer is stopping"}));
   asked_.reset();
+  answer_ = {};
 }
 
 void trajectory_buffer::connected(const std::string&) { grant(std::exchange(ungranted_, 0)); }

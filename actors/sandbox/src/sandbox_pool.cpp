@@ -57,6 +57,7 @@ void sandbox_pool::on_exit() {
   for (auto& [id, sandbox] : sandboxes_) send_exit(sandbox, caf::exit_reason::user_shutdown);
   sandboxes_.clear();
   idle_.clear();
+  drain_answer_ = {};
   node::on_exit();
 }
 

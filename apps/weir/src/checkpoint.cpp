@@ -31,21 +31,21 @@ result<void> copy_companions(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-result<void> save_checkpoint(run_directory& run, const run_parts& parts, const learner& trained, const run_state& state) {
+result<checkpoint> save_checkpoint(run_directory& run, const run_parts& parts, const learner& trained, const run_state& state) {
   auto begun = run.begin_checkpoint(state.version);
   if (!begun) return fail(begun.error());
   const auto& folder = begun->path();
-  if (auto saved = trained.model().save(folder); !saved) return saved;
-  if (auto saved = copy_companions(parts.config.model.path, folder); !saved) return saved;
-  if (auto saved = trained.save_state(folder / learner_file); !saved) return saved;
+  if (auto saved = trained.model().save(folder); !saved) return fail(saved.error());
+  if (auto saved = copy_companions(parts.config.model.path, folder); !saved) return fail(saved.error());
+  if (auto saved = trained.save_state(folder / learner_file); !saved) return fail(saved.error());
   const nlohmann::ordered_json written = {{"format", state_format},
                                           {"warm_start_done", state.warm_start_done},
                                           {"warm_start_steps", state.warm_start_steps},
                                           {"version", state.version},
                                           {"groups_done_below", state.data.below()},
                                           {"groups_done_above", state.data.above()}};
-  if (auto saved = write_file_atomically(folder / state_file, written.dump(2) + "\n"); !saved) return saved;
-  return begun->commit();
+  if (auto saved = write_file_atomically(folder / state_file, written.dump(2) + "\n"); !saved) return fail(saved.error());
+  return begun->commit(parts.config.checkpoints.keep);
 }
 
 result<run_state> load_checkpoint(const fs::path& folder, learner& trained) {

@@ -15,6 +15,7 @@
 #include "weir/actors/interfaces.hpp"
 #include "weir/policy/threads.hpp"
 #include "weir/sandbox/demonstrations.hpp"
+#include "weir/trainer/lr_schedule.hpp"
 
 namespace weir::app {
 
@@ -41,8 +42,8 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
   auto tasks = std::make_shared<task_stream>(s.parts.train_tasks, s.parts.config.seed, true);
   demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed);
   const lr_schedule schedule{c.lr, c.lr_warmup_steps, c.steps, lr_decay::constant};
-  eta remaining;
-  const auto first = state.warm_start_steps;
+  eta remaining(static_cast<double>(c.steps));
+  const auto began = std::chrono::steady_clock::now();
   double loss = 0;
   for (; state.warm_start_steps < c.steps; ++state.warm_start_steps) {
     if (s.stop.requested()) return false;
@@ -52,10 +53,10 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
     if (!step) return fail(step.error());
     loss = *step;
     const auto done = state.warm_start_steps + 1;
-    const auto left = remaining.update(done - first, c.steps - first);
+    remaining.update(static_cast<double>(done), std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    const auto left = remaining.remaining();
     if (auto written = s.files.metrics.append({{"warm_start_step", done}, {"loss", loss}}); !written) return fail(written.error());
-    if (s.files.screen.live())
-      s.files.screen.status(fmt::format("warm start {}/{}  loss {:.3f}{}", done, c.steps, loss, left ? "  " + format_duration(*left) + " left" : ""));
+    s.files.screen.status(fmt::format("warm start {}/{}  loss {:.3f}{}", done, c.steps, loss, left ? "  " + format_duration(*left) + " left" : ""));
   }
   s.say(fmt::format("warm start: {} supervised steps, loss {:.3f}", c.steps, loss));
   trained.reset_optimizer();
@@ -102,8 +103,9 @@ result<bool> go_on(session& s, learner trained, run_state state) {
   if (outcome->interrupted) return false;
   if (!c.evaluation.at_end) return true;
   const auto last = s.files.directory.latest_checkpoint();
-  if (!last) return fail(errc::internal, "the run left no checkpoint");
-  auto model = causal_lm::load(last->path, c.model.device);
+  if (!last) return fail(last.error());
+  if (!*last) return fail(errc::internal, "the run left no checkpoint");
+  auto model = causal_lm::load((*last)->path, c.model.device);
   if (!model) return fail(model.error());
   return evaluation_phase(s, *model, outcome->version, "after");
 }
@@ -111,15 +113,16 @@ result<bool> go_on(session& s, learner trained, run_state state) {
 /// Ends the program's side of a run. Actors in code that never returns would keep the process for ever.
 int end(session& s, const result<bool>& how) {
   int code = 0;
+  const auto last = s.files.directory.latest_checkpoint();
+  const bool has_checkpoint = last && *last;
   if (!how) {
     s.files.log.error(how.error().message);
     code = how.error().code == errc::invalid_config ? 2 : 1;
   } else if (!*how) {
     code = s.stop.exit_code();
-    const auto at = s.files.directory.latest_checkpoint();
-    s.files.log.warn("interrupted; " + (at ? "go on with: weir resume " + s.files.directory.path().string() : std::string("there was nothing to keep yet")));
+    s.files.log.warn("interrupted; " + (has_checkpoint ? "go on with: weir resume " + s.files.directory.path().string() : std::string("there was nothing to keep yet")));
   }
-  if (auto last = s.files.directory.latest_checkpoint()) s.say("checkpoint: " + last->path.string());
+  if (has_checkpoint) s.say("checkpoint: " + (*last)->path.string());
   s.files.screen.finish();
   if (!s.actors.wait_until_idle(1s)) std::_Exit(code);
   return code;
@@ -146,14 +149,15 @@ int start_run(const app_config& given, const std::string& name, const environmen
   if (!parts) return report(parts.error());
   auto model = first_model(*parts);
   if (!model) return report(model.error());
-  auto directory = run_directory::create(config.run_dir, config_to_json(config), config.checkpoints.keep);
+  auto directory = run_directory::create(config.run_dir, config_to_json(config));
   if (!directory) return report(directory.error());
-  auto metrics = metrics_log::open(directory->path() / "metrics.jsonl", std::nullopt);
+  auto metrics = metrics_log::open(directory->metrics_path(), std::nullopt);
   if (!metrics) return report(metrics.error());
   const interrupt stop;
   console screen(STDOUT_FILENO);
-  logger log(screen, directory->path() / "run.log");
-  run_files files{std::move(*directory), std::move(*metrics), screen, log};
+  auto log = logger::open(screen, directory->log_path());
+  if (!log) return report(log.error());
+  run_files files{std::move(*directory), std::move(*metrics), screen, *log};
   session s{std::move(*parts), files, stop};
   s.say("run directory: " + files.directory.path().string());
   return end(s, go_on(s, make_learner(config, std::move(*model)), {}));
@@ -162,10 +166,9 @@ int start_run(const app_config& given, const std::string& name, const environmen
 int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const environment_registry& known) {
   auto directory = run_directory::open(folder);
   if (!directory) return report(directory.error());
-  const auto path = folder / "config.json";
-  auto root = read_json_file(path);
+  auto root = directory->config();
   if (!root) return report(root.error());
-  auto config = read_config<app_config>(*root, path.string());
+  auto config = read_config<app_config>(*root, (folder / "config.json").string());
   if (!config) return report(config.error());
   config->run_dir = folder.string();
   if (steps) config->trainer.steps = *steps;
@@ -176,19 +179,21 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   auto trained = make_learner(*config, std::move(*model));
   run_state state;
   const auto last = directory->latest_checkpoint();
-  if (last) {
-    auto loaded = load_checkpoint(last->path, trained);
+  if (!last) return report(last.error());
+  if (*last) {
+    auto loaded = load_checkpoint((*last)->path, trained);
     if (!loaded) return report(loaded.error());
     state = *loaded;
   }
-  auto metrics = metrics_log::open(folder / "metrics.jsonl", state.version);
+  auto metrics = metrics_log::open(directory->metrics_path(), state.version);
   if (!metrics) return report(metrics.error());
   const interrupt stop;
   console screen(STDOUT_FILENO);
-  logger log(screen, folder / "run.log");
-  run_files files{std::move(*directory), std::move(*metrics), screen, log};
+  auto log = logger::open(screen, directory->log_path());
+  if (!log) return report(log.error());
+  run_files files{std::move(*directory), std::move(*metrics), screen, *log};
   session s{std::move(*parts), files, stop};
-  s.say(last ? fmt::format("resumed from {}", last->path.string()) : "there is no checkpoint yet: from the beginning");
+  s.say(*last ? fmt::format("resumed from {}", (*last)->path.string()) : "there is no checkpoint yet: from the beginning");
   return end(s, go_on(s, std::move(trained), state));
 }
 

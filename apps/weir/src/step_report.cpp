@@ -22,7 +22,9 @@ double resident_megabytes() {
 }  // namespace
 
 step_reporter::step_reporter(const run_parts& parts, run_files& files, std::size_t engines, weight_version start)
-    : config_(parts.config), files_(files), engines_(engines), start_(start) {}
+    : config_(parts.config), files_(files), engines_(engines), remaining_(static_cast<double>(parts.config.trainer.steps)), start_(start) {
+  remaining_.update(static_cast<double>(start), 0);
+}
 
 std::uint64_t step_reporter::samples() {
   std::lock_guard lock(mutex_);
@@ -106,11 +108,12 @@ void step_reporter::warn_of_losses() {
 
 void step_reporter::show(const training_step& s, double busy, double samples_per_second) {
   const auto all = config_.trainer.steps;
-  const auto left = remaining_.update(s.version - start_, all - start_);
+  remaining_.update(static_cast<double>(s.version), std::chrono::duration<double>(clock::now() - began_).count());
+  const auto left = remaining_.remaining();
   const auto text = fmt::format("step {}/{}  reward {:.3f}  solved {:.1f} %  staleness {:.1f} (max {})  {:.0f} samples/s  engine {:.0f} % busy{}", s.version,
                                 all, s.learned.reward, 100 * s.learned.success, s.staleness_mean, s.staleness_max, samples_per_second, 100 * busy,
                                 left ? "  " + format_duration(*left) + " left" : std::string());
-  if (files_.screen.live()) return files_.screen.status(text);
+  if (files_.screen.is_live()) return files_.screen.status(text);
   // A pipe gets a line now and then, whatever the number of steps.
   const auto mark = s.version * plain_lines / std::max<std::uint64_t>(all, 1);
   if (std::exchange(shown_, mark) != mark || s.version == all || s.version == start_ + 1) files_.screen.line(text);

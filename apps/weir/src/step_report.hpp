@@ -52,6 +52,7 @@ class step_reporter {
 
   // Of the trainer's thread alone.
   eta remaining_;
+  const clock::time_point began_ = clock::now();
   weight_version start_;
   clock::time_point last_ = clock::now();
   double last_busy_ = 0;

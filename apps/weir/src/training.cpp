@@ -54,10 +54,11 @@ class training_graph {
                                                                 [report, i](const rollout_activity& a) { report->engine(i, a); }));
     trainer_hooks hooks;
     hooks.on_step = [report](const training_step& step) { report->step(step); };
-    hooks.checkpoint = [&parts, &files, start](const learner& l, weight_version version, const data_position& data) {
+    hooks.checkpoint = [&parts, &files, start](const learner& l, weight_version version, const data_position& data) -> result<void> {
       auto kept = save_checkpoint(files.directory, parts, l, {true, start.warm_start_steps, version, data});
-      if (!kept) files.log.error("no checkpoint at step " + std::to_string(version) + ": " + kept.error().message);
-      return kept;
+      if (kept) return {};
+      files.log.error("no checkpoint at step " + std::to_string(version) + ": " + kept.error().message);
+      return fail(kept.error());
     };
     hooks.on_end = [this](const result<weight_version>& how) { ended_.set_value(how); };
     trainer_ = graph_.add_with_thread<trainer>("trainer", std::move(trained), trainer_settings_of(c), std::move(snapshots),

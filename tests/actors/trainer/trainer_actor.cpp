@@ -82,6 +82,11 @@ class scripted_buffer : public weir::node<weir::node_interface<weir::on<weir::tr
                     return answer;
                   });
   }
+  void on_exit() override {
+    for (auto& h : held_) h.deliver(weir::to_caf(weir::error{weir::errc::unavailable, "the buffer stopped"}));
+    held_.clear();
+    node::on_exit();
+  }
 
  private:
   buffer_script& script_;

@@ -52,6 +52,10 @@ class scripted_engine : public weir::node<weir::node_interface<weir::on<weir::we
                   },
                   [this](const weir::tick&) { held_.deliver(weir::weights_adopted{version_}); });
   }
+  void on_exit() override {
+    held_ = {};
+    node::on_exit();
+  }
 
  private:
   engine_script& script_;
