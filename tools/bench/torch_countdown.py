@@ -59,7 +59,7 @@ args = arguments()
 # BLAS libraries read these when they are loaded; torch.set_num_threads does not reach a BLAS with threads of its own.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(args.threads)
 
-# Keep freed memory instead of giving it back and faulting it in again each step: 10 to 15 % of a step (glibc).
+# Keep freed memory instead of giving it back and faulting it in again each step (glibc).
 libc = ctypes.CDLL(None)
 if hasattr(libc, "mallopt"):
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
