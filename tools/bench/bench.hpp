@@ -1,0 +1,72 @@
+#pragma once
+// What every benchmark program shares: its options, timing, and figures with targets.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weir::bench {
+
+/// The shortest of `rounds` runs of `work`, in seconds: what the machine can do when nothing disturbs it.
+template <class Work>
+double best_seconds(int rounds, Work work) {
+  double best = 1e300;
+  for (int i = 0; i < rounds; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  return best;
+}
+
+/// A benchmark's command line (--json, --check, --quick) and its figures.
+class report {
+ public:
+  report(std::string name, int argc, char** argv) : name_(std::move(name)) {
+    for (int i = 1; i < argc; ++i) {
+      const std::string_view word = argv[i];
+      if (word == "--json") json_ = true;
+      else if (word == "--check") check_ = true;
+      else if (word == "--quick") quick_ = true;
+      else bad_ = word;
+    }
+  }
+
+  bool quick() const noexcept { return quick_; }
+
+  /// `at_least` is the figure's target, if it has one.
+  void add(const std::string& what, double value, const std::string& unit, std::optional<double> at_least = {}) {
+    const bool ok = !at_least || value >= *at_least;
+    const auto target = at_least ? nlohmann::ordered_json(*at_least) : nlohmann::ordered_json();
+    figures_.push_back({{"name", what}, {"value", value}, {"unit", unit}, {"at_least", target}, {"ok", ok}});
+    if (!ok) short_ += (short_.empty() ? "" : ", ") + what;
+    if (json_) return;
+    std::printf("%-52s %10.4g %-6s", what.c_str(), value, unit.c_str());
+    if (at_least) std::printf(" >= %-6g %s", *at_least, ok ? "" : "short of the target");
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+
+  /// The exit code.
+  int finish() const {
+    if (!bad_.empty()) {
+      std::fprintf(stderr, "%s: unknown option %s; there are --json, --check and --quick\n", name_.c_str(), bad_.c_str());
+      return 2;
+    }
+    if (json_) std::printf("%s\n", nlohmann::ordered_json{{"benchmark", name_}, {"figures", figures_}}.dump().c_str());
+    if (check_ && !short_.empty()) std::fprintf(stderr, "short of their targets: %s\n", short_.c_str());
+    return check_ && !short_.empty() ? 1 : 0;
+  }
+
+ private:
+  std::string name_, bad_, short_;
+  bool json_ = false, check_ = false, quick_ = false;
+  nlohmann::ordered_json figures_ = nlohmann::ordered_json::array();
+};
+
+}  // namespace weir::bench
