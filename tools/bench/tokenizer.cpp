@@ -5,6 +5,7 @@
 
 #include <pcre2.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "bench.hpp"
@@ -44,7 +45,7 @@ std::size_t split_with_pcre2(const std::string& pattern, const std::string& text
 
 int main(int argc, char** argv) {
   weir::bench::report report("tokenizer", argc, argv);
-  const std::string folder = std::string(WEIR_BENCH_DATA) + "/tokenizer-small/";
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path().string() + "/data/tokenizer-small/";
   const auto text = mixed_text(folder + "golden.json", report.quick() ? 400'000 : 4'000'000);
   const auto tokenizer = weir::tokenizer::load(folder + "tokenizer.json");
   const auto json = weir::read_json_file(folder + "tokenizer.json");
