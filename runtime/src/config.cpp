@@ -150,9 +150,10 @@ class reader {
   reader(const std::vector<config_field>& all, std::vector<std::string>& problems) : all_(all), problems_(problems) {}
 
   void read_object(const std::vector<config_field>& fields, const json& object, const std::string& prefix) {
-    for (const auto& [name, value] : object.items()) {
-      const auto known = std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.name == name; });
-      if (known == fields.end()) problems_.push_back(detail::unknown_field(all_, fields, prefix, name));
+    for (const auto& item : object.items()) {
+      const auto is_it = [&](const config_field& field) { return field.name == item.key(); };
+      if (std::none_of(fields.begin(), fields.end(), is_it))
+        problems_.push_back(detail::unknown_field(all_, fields, prefix, item.key()));
     }
     for (const auto& field : fields) {
       const auto at = object.find(field.name);
@@ -328,7 +329,7 @@ result<void> apply_override(json& root, const std::string& assignment) {
   for (const auto& part : path) {
     if (existing->is_null()) break;
     if (!existing->is_object()) return refuse(so_far + " is " + found_text(*existing) + " and has no fields");
-    so_far = so_far == "the config" ? part : so_far + "." + part;
+    so_far = existing == &root ? part : joined(so_far, part);
     const auto at = existing->find(part);
     if (at == existing->end()) break;
     existing = &*at;

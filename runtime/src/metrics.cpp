@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <stdexcept>
@@ -119,12 +120,18 @@ void busy_meter::leave() noexcept {
 
 double busy_meter::seconds() const noexcept {
   // The clock must have been read while the state held: a stretch that ended meanwhile would count for too long.
+  std::int64_t total = 0;
   for (auto state = state_.load();;) {
-    const auto total = (state & 1) != 0 ? state - 1 + now_ns() * 2 : state;
+    total = (state & 1) != 0 ? state - 1 + now_ns() * 2 : state;
     const auto again = state_.load();
-    if (again == state) return static_cast<double>(total) * 0.5e-9;
+    if (again == state) break;
     state = again;
   }
+  // `leave` may have read the clock before we did and not have stored yet: then the final total is a little less.
+  auto reported = reported_.load();
+  while (reported < total && !reported_.compare_exchange_weak(reported, total)) {
+  }
+  return static_cast<double>(std::max(reported, total)) * 0.5e-9;
 }
 
 }  // namespace weir

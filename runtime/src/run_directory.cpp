@@ -154,8 +154,10 @@ result<checkpoint> pending_checkpoint::commit(std::size_t keep) {
   if (auto synced = sync_all(path_); !synced) return fail(synced.error());
   std::error_code ignored;
   const bool replaces = fs::exists(target_.path, ignored);
-  if (replaces)
+  if (replaces) {
+    fs::remove_all(aside, ignored);  // of an earlier commit that could not delete it
     if (auto moved = rename_folder(target_.path, aside); !moved) return fail(moved.error());
+  }
   if (auto named = rename_folder(path_, target_.path); !named) {
     if (replaces) fs::rename(aside, target_.path, ignored);
     return fail(named.error());

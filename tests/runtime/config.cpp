@@ -22,6 +22,7 @@ struct trainer_part {
   std::uint32_t batch_size = 8;
   std::int16_t offset = 0;
   std::uint64_t seed = 0;
+  std::int64_t shift = 0;
   sampling_part sampling;
 };
 
@@ -47,6 +48,7 @@ void describe(Fields& f, trainer_part& c) {
   f("batch_size", c.batch_size, "groups a step", weir::at_least(1));
   f("offset", c.offset, "any");
   f("seed", c.seed, "of every random stream");
+  f("shift", c.shift, "any");
   f("sampling", c.sampling, "how tokens are drawn");
 }
 template <class Fields>
@@ -171,7 +173,7 @@ TEST_CASE("integers keep to their type's range and are never rounded") {
   CHECK(problems(with("/trainer/seed", -1)) ==
         "  trainer.seed: found number -1, needs integer, at least 0 (integers from 0 to 18446744073709551615)");
   CHECK_FALSE(problems(json::parse(R"({"trainer": {"seed": 18446744073709551616}})")).empty());
-  CHECK_FALSE(problems(json::parse(R"({"layers": [-9223372036854775809]})")).empty());
+  CHECK_FALSE(problems(json::parse(R"({"trainer": {"shift": -9223372036854775809}})")).empty());
   CHECK_FALSE(problems(with("/trainer/sampling/top_p", 1e39)).empty());
 }
 
@@ -262,7 +264,7 @@ TEST_CASE("an override that cannot be applied says why and changes nothing") {
 TEST_CASE("the table lists every field with type, default, rules and meaning") {
   const auto table = weir::document_config<whole>();
   CHECK(table.starts_with("field "));
-  CHECK(std::count(table.begin(), table.end(), '\n') == 16);
+  CHECK(std::count(table.begin(), table.end(), '\n') == 17);
   auto row = [&](const std::string& name) {
     const auto at = table.find("\n" + name + " ") + 1;
     std::string squeezed;

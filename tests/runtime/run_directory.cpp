@@ -178,6 +178,7 @@ TEST_CASE("a step that is there already is replaced") {
   temporary_folder folder;
   auto run = make(folder / "run");
   save(run, 7, 5, "old");
+  fs::create_directories(folder / "run/checkpoints/.replaced-step-00000007/left");
   save(run, 7, 5, "new");
   CHECK(entries(folder / "run/checkpoints") == 1);
 }

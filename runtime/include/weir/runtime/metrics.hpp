@@ -79,6 +79,7 @@ class busy_meter {
   /// Nanoseconds times two, plus one while busy. Idle: the total. Busy: the total minus the time at which the stretch
   /// began, so that adding the time of now gives the total. One word, so that no reader sees half of a change.
   std::atomic<std::int64_t> state_{0};
+  mutable std::atomic<std::int64_t> reported_{0};  ///< the most that `seconds` ever gave, in the same unit
 };
 
 }  // namespace weir
