@@ -3,22 +3,44 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <cstdint>
 #include <stdexcept>
 
 namespace weir {
+
+namespace {
+
+/// HF's regex engine (Oniguruma) means Unicode's White_Space by \s; PCRE2 means U+180E as well, which is none.
+std::string with_unicode_space(std::string_view pattern) {
+  std::string out;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '\\' || i + 1 == pattern.size()) {
+      out.push_back(pattern[i]);
+      continue;
+    }
+    const char escaped = pattern[++i];
+    if (escaped == 's') out.append("\\p{White_Space}");
+    else if (escaped == 'S') out.append("\\P{White_Space}");
+    else out.append({'\\', escaped});
+  }
+  return out;
+}
+
+}  // namespace
 
 const char* const gpt2_pattern = R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 result<splitter> splitter::compile(const std::string& pattern, bool removed, const std::string& origin) {
   int code = 0;
   PCRE2_SIZE offset = 0;
-  auto* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
+  const auto ours = with_unicode_space(pattern);
+  auto* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(), PCRE2_UTF | PCRE2_UCP,
                                  &code, &offset, nullptr);
   if (compiled == nullptr) {
     PCRE2_UCHAR text[256];
     pcre2_get_error_message(code, text, sizeof text);
     return fail(errc::invalid_data, origin + ": the regex does not compile: " + reinterpret_cast<const char*>(text) +
-                                        " at offset " + std::to_string(offset));
+                                        " at offset " + std::to_string(offset) + " of " + ours);
   }
   // Without JIT (an architecture that has none) matching works too, only slower.
   pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE);
@@ -44,6 +66,8 @@ void splitter::split(std::string_view text, std::vector<std::string_view>& to) c
   const std::unique_ptr<pcre2_match_context, context_freed> context(pcre2_match_context_create(nullptr));
   const std::unique_ptr<pcre2_jit_stack, stack_freed> stack(
       text.size() > 4096 ? pcre2_jit_stack_create(32 * 1024, std::size_t{64} << 20, nullptr) : nullptr);
+  // The default limit of ten million steps would refuse a run of as many characters, which costs linear time only.
+  pcre2_set_match_limit(context.get(), UINT32_MAX);
   if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const auto* bounds = pcre2_get_ovector_pointer(match.get());

@@ -2,10 +2,10 @@
 
 #include <utf8proc.h>
 
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "nfc.hpp"
 #include "tokenizer_impl.hpp"
 #include "utf8.hpp"
 #include "weir/runtime/files.hpp"
@@ -14,25 +14,39 @@ namespace weir {
 
 namespace {
 
-std::string to_nfc(std::string_view text) {
-  utf8proc_uint8_t* composed = nullptr;
-  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                   static_cast<utf8proc_ssize_t>(text.size()), &composed,
-                                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (length < 0) throw std::runtime_error(std::string("NFC: ") + utf8proc_errmsg(length));
-  std::string out(reinterpret_cast<char*>(composed), static_cast<std::size_t>(length));
-  std::free(composed);  // NOLINT(cppcoreguidelines-no-malloc): utf8proc's contract
-  return out;
+/// Where the white space that ends at `to` begins, not before `from`. `text` is valid UTF-8.
+std::size_t space_before(std::string_view text, std::size_t from, std::size_t to) {
+  for (;;) {
+    auto start = to;
+    while (start > from && (static_cast<unsigned char>(text[--start]) & 0xC0U) == 0x80U) {
+    }
+    if (start == to || utf8::space_length(text.substr(start, to - start)) == 0) return to;
+    to = start;
+  }
 }
 
-bool is_space(std::string_view text, std::size_t at) {
-  return at < text.size() && (text[at] == ' ' || (text[at] >= '\t' && text[at] <= '\r'));
+/// What regexes mean by \w: Alphabetic, marks, digits, connectors and joiners.
+bool is_word(char32_t c) noexcept {
+  auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
+  // Joiners, and the letters in circles and squares, which are Alphabetic though their category is "symbol".
+  if (in(0x200C, 0x200D) || in(0x24B6, 0x24E9) || in(0x1F130, 0x1F149) || in(0x1F150, 0x1F169) || in(0x1F170, 0x1F189)) return true;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return false;
+  }
 }
 
-bool is_word(std::string_view text, std::size_t at) {
-  if (at >= text.size()) return false;
-  const auto c = static_cast<unsigned char>(text[at]);
-  return c >= 0x80 || c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+/// True if a character of a word ends before `from` or begins at `to`. `text` is valid UTF-8.
+bool touches_word(std::string_view text, std::size_t from, std::size_t to) noexcept {
+  if (to < text.size() && is_word(utf8::code_of(text.substr(to), utf8::next(text.substr(to)).length))) return true;
+  if (from == 0) return false;
+  auto start = from - 1;
+  while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0U) == 0x80U) --start;
+  return is_word(utf8::code_of(text.substr(start), from - start));
 }
 
 }  // namespace
@@ -41,24 +55,17 @@ template <class Plain, class Found>
 void tokenizer::impl::split_added(std::string_view text, bool normalized, Plain plain, Found found) const {
   std::size_t start = 0, at = 0;
   while (at < text.size()) {
-    const added_token* match = nullptr;
-    if (added_begins[static_cast<unsigned char>(text[at])])
-      for (const auto& t : added_tokens)
-        if (t.normalized == normalized && text.substr(at).starts_with(t.content)) {
-          const auto end = at + t.content.size();
-          if (t.single_word && ((at > 0 && is_word(text, at - 1)) || is_word(text, end))) continue;
-          match = &t;
-          break;
-        }
+    const auto* match = added_at(text.substr(at), normalized);
     if (match == nullptr) {
       ++at;
       continue;
     }
-    auto from = at, to = at + match->content.size();
-    if (match->lstrip)
-      while (from > start && is_space(text, from - 1)) --from;
+    auto from = at, to = at + match->matched.size();
+    at = to;
+    if (match->single_word && touches_word(text, from, to)) continue;
+    if (match->lstrip) from = space_before(text, start, from);
     if (match->rstrip)
-      while (is_space(text, to)) ++to;
+      while (const auto n = utf8::space_length(text.substr(to))) to += n;
     if (from > start) plain(text.substr(start, from - start));
     found(match->id);
     start = at = to;
@@ -66,10 +73,17 @@ void tokenizer::impl::split_added(std::string_view text, bool normalized, Plain 
   if (start < text.size()) plain(text.substr(start));
 }
 
+const added_token* tokenizer::impl::added_at(std::string_view text, bool normalized) const noexcept {
+  if (!added_begins[static_cast<unsigned char>(text[0])]) return nullptr;
+  for (const auto& t : added_tokens)
+    if (t.normalized == normalized && text.starts_with(t.matched)) return &t;
+  return nullptr;
+}
+
 void tokenizer::impl::encode(std::string_view text, bool added, std::vector<token>& out) const {
   auto normalize_and_encode = [&](std::string_view part) {
     std::string composed;
-    if (nfc && !utf8::is_ascii(part)) part = composed = to_nfc(part);
+    if (nfc && !utf8::is_ascii(part) && !is_plainly_nfc(part)) part = composed = to_nfc(part);
     auto plain = [&](std::string_view p) { encode_plain(p, out); };
     if (added) split_added(part, true, plain, [&](token id) { out.push_back(id); });
     else plain(part);
@@ -117,23 +131,23 @@ result<tokenizer> tokenizer::parse(std::string_view json, const std::string& ori
 }
 
 result<tokenizer> tokenizer::load(const std::filesystem::path& path) {
-  const bool folder = std::filesystem::is_directory(path);
+  std::error_code ignored;  // what cannot be looked at cannot be read either, which says why
+  const bool folder = std::filesystem::is_directory(path, ignored);
   const auto file = folder ? path / "tokenizer.json" : path;
   auto text = read_file(file, std::uint64_t{1} << 28);
   if (!text) return fail(text.error());
   auto made = parse(*text, file.string());
   const auto config = path / "tokenizer_config.json";
-  if (!made || !folder || !std::filesystem::exists(config)) return made;
+  if (!made || !folder || !std::filesystem::exists(config, ignored)) return made;
   auto about = read_json_file(config);
   if (!about) return fail(about.error());
-  if (auto eos = about->find("eos_token"); eos != about->end()) {
-    if (eos->is_object() && eos->contains("content")) eos = eos->find("content");
-    if (eos->is_string()) {
-      made->eos_ = made->id_of(eos->get<std::string>());
-      if (!made->eos_)
-        return fail(errc::invalid_data, config.string() + ": eos_token " + eos->dump() + " is not in the vocabulary");
-    }
-  }
+  auto eos = about->find("eos_token");
+  if (eos == about->end() || eos->is_null()) return made;
+  if (eos->is_object() && eos->contains("content")) eos = eos->find("content");
+  if (!eos->is_string()) return fail(errc::invalid_data, config.string() + ": eos_token is neither a string nor an object with content");
+  made->eos_ = made->id_of(eos->get<std::string>());
+  if (!made->eos_)
+    return fail(errc::invalid_data, config.string() + ": eos_token " + eos->dump() + " is not in the vocabulary");
   return made;
 }
 

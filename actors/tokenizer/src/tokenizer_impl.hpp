@@ -12,6 +12,7 @@ namespace weir {
 struct added_token {
   token id = 0;
   std::string content;
+  std::string matched;  ///< what is looked for: the content, normalized if the text is
   bool single_word = false;
   bool lstrip = false;
   bool rstrip = false;
@@ -40,6 +41,8 @@ class tokenizer::impl {
  private:
   void encode_plain(std::string_view text, std::vector<token>& out) const;
   void encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out) const;
+  /// The longest added token of one kind that `text`, not empty, begins with; null if none.
+  const added_token* added_at(std::string_view text, bool normalized) const noexcept;
   /// Calls plain(part) and found(token) in order for the added tokens of one kind.
   template <class Plain, class Found>
   void split_added(std::string_view text, bool normalized, Plain plain, Found found) const;

@@ -29,6 +29,28 @@ step next(std::string_view text) noexcept {
   return {length, true, false};
 }
 
+char32_t code_of(std::string_view text, std::size_t length) noexcept {
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (length == 1) return first;
+  auto code = static_cast<char32_t>(first & (0x7FU >> length));
+  for (std::size_t i = 1; i < length; ++i) code = code << 6U | (static_cast<unsigned char>(text[i]) & 0x3FU);
+  return code;
+}
+
+std::size_t space_length(std::string_view text) noexcept {
+  if (text.empty()) return 0;
+  if (text[0] == ' ' || (text[0] >= '\t' && text[0] <= '\r')) return 1;
+  if (text.starts_with("\xC2\x85") || text.starts_with("\xC2\xA0")) return 2;
+  if (text.size() < 3) return 0;
+  const auto three = text.substr(0, 3);
+  // U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F, U+3000.
+  if (three.starts_with("\xE2\x80")) {
+    const auto last = static_cast<unsigned char>(three[2]);
+    return last <= 0x8A || last == 0xA8 || last == 0xA9 || last == 0xAF ? 3 : 0;
+  }
+  return three == "\xE1\x9A\x80" || three == "\xE2\x81\x9F" || three == "\xE3\x80\x80" ? 3 : 0;
+}
+
 bool is_ascii(std::string_view text) noexcept {
   std::size_t i = 0;
   for (; i + 8 <= text.size(); i += 8) {

@@ -1,6 +1,7 @@
 #pragma once
 // Byte-level BPE as Hugging Face's tokenizers library does it, from tokenizer.json. What a file may ask for and is not
-// supported is refused when it is loaded, never ignored.
+// supported is refused when it is loaded, never ignored. Tokens can differ from HF's only at characters that are newer
+// than one side's Unicode tables (here PCRE2's and utf8proc's).
 
 #include <cstddef>
 #include <filesystem>
