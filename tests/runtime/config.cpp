@@ -1,6 +1,7 @@
 // Declarative config: reading, all problems at once, overrides, round trips, the table.
 #include "weir/runtime/config.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "catch.hpp"

@@ -311,4 +311,8 @@ std::unique_ptr<transport> make_inproc_transport(std::shared_ptr<inproc_fabric> 
   return std::make_unique<inproc_transport>(std::move(fabric), std::move(handlers));
 }
 
+transport_maker inproc_maker(std::shared_ptr<inproc_fabric> fabric) {
+  return [fabric = std::move(fabric)](transport_handlers handlers) { return make_inproc_transport(fabric, std::move(handlers)); };
+}
+
 }  // namespace weir

@@ -222,7 +222,7 @@ result<step_report> learner::step(std::span<const trajectory_group> batch, weigh
   step_report report;
   std::vector<impl::normalizer> norms;
   auto parts = impl_->minibatches(batch, report, norms);
-  if (!parts) return fail(parts.error());
+  if (!parts) return fail(parts.error().code, step_name(version) + ": " + parts.error().message);
   impl::totals sum;
   const bool several = impl_->settings.passes > 1 || parts->size() > 1;
   const auto before = several ? std::optional(impl_->save()) : std::nullopt;

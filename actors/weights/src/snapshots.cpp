@@ -15,10 +15,16 @@ constexpr std::chrono::seconds connect_deadline{10};
 
 std::uint64_t snapshot_checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-result<snapshot_writer> snapshot_writer::make(std::unique_ptr<transport> data, const std::string& address, std::size_t bytes,
+result<snapshot_writer> snapshot_writer::make(const transport_maker& maker, const std::string& address, std::size_t bytes,
                                               std::size_t count) {
   if (count == 0) throw std::invalid_argument("a snapshot writer has at least one region");
-  snapshot_writer made(std::move(data));
+  auto readers = std::make_shared<peers>();
+  transport_handlers handlers;
+  handlers.on_accepted = [readers](std::shared_ptr<connection> reader) { readers->push_back(std::move(reader)); };
+  handlers.on_closed = [readers](connection& gone, const error&) {
+    std::erase_if(*readers, [&gone](const auto& reader) { return reader.get() == &gone; });
+  };
+  snapshot_writer made(maker(std::move(handlers)), readers);
   for (std::size_t i = 0; i < count; ++i) {
     auto memory = made.data_->allocate(bytes);
     if (!memory) return fail(memory.error());

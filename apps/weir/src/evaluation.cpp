@@ -23,7 +23,7 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
   if (parts.eval_tasks.empty()) return fail(errc::invalid_config, "tasks.eval: there are no held-back tasks");
   const auto bytes = model.layout().bytes;
   auto fabric = make_inproc_fabric();
-  auto weights = snapshot_writer::make(make_inproc_transport(fabric), weights_address, bytes, 1);
+  auto weights = snapshot_writer::make(inproc_maker(fabric), weights_address, bytes, 1);
   if (!weights) return fail(weights.error());
   model.copy_to(weights->next().first(bytes));
   auto reader = snapshot_reader::connect(make_inproc_transport(fabric), weights_address, bytes);

@@ -134,7 +134,7 @@ result<training_outcome> run_training(caf::actor_system& system, const run_parts
   const auto bytes = trained.model().layout().bytes;
   const auto engines = parts.config.rollout.engines;
   auto fabric = make_inproc_fabric();
-  auto snapshots = snapshot_writer::make(make_inproc_transport(fabric), weights_address, bytes, engines + 2);
+  auto snapshots = snapshot_writer::make(inproc_maker(fabric), weights_address, bytes, engines + 2);
   if (!snapshots) return fail(snapshots.error());
   std::vector<snapshot_reader> readers;
   for (std::uint32_t i = 0; i < engines; ++i) {

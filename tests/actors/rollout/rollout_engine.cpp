@@ -60,7 +60,7 @@ struct world {
   weir::actor_runtime runtime = weir::actor_runtime::with<caf::id_block::weir_actors>(1);
   std::shared_ptr<weir::inproc_fabric> fabric = weir::make_inproc_fabric();
   std::size_t bytes = weir::causal_lm::layout(small()).bytes;
-  weir::snapshot_writer writer = std::move(*weir::snapshot_writer::make(weir::make_inproc_transport(fabric), "weights", bytes, 4));
+  weir::snapshot_writer writer = std::move(*weir::snapshot_writer::make(weir::inproc_maker(fabric), "weights", bytes, 4));
   std::atomic<std::uint64_t> most_active{0}, waiting{0}, tokens{0};
   weir::graph g{runtime.system()};
   weir::placed<weir::rollout_engine> engine;

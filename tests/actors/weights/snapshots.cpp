@@ -13,7 +13,7 @@ struct both_sides {
   weir::snapshot_writer writer;
   weir::snapshot_reader reader;
   explicit both_sides(std::size_t bytes, std::size_t count)
-      : writer(std::move(*weir::snapshot_writer::make(weir::make_inproc_transport(fabric), "weights", bytes, count))),
+      : writer(std::move(*weir::snapshot_writer::make(weir::inproc_maker(fabric), "weights", bytes, count))),
         reader(std::move(*weir::snapshot_reader::connect(weir::make_inproc_transport(fabric), "weights", bytes))) {}
 };
 
@@ -31,6 +31,7 @@ TEST_CASE("a published version is read in place, and its region is reused only o
   CHECK(view->bytes.size() == 1000);
   CHECK(view->bytes[999] == std::byte{7});
 
+  s.writer.progress();  // accepts the reader: its connection must last
   std::memset(s.writer.next().data(), 8, 1000);
   const auto second = s.writer.publish(6);
   CHECK(second.region != first.region);
@@ -68,5 +69,5 @@ TEST_CASE("what cannot be read is a clear error") {
   REQUIRE(larger);
   CHECK(larger->read(message(s.writer.publish(1))).error().code == weir::errc::invalid_data);
   CHECK(weir::snapshot_reader::connect(weir::make_inproc_transport(s.fabric), "elsewhere", 64).error().code == weir::errc::not_found);
-  CHECK_FALSE(weir::snapshot_writer::make(weir::make_inproc_transport(s.fabric), "weights", 64, 1));
+  CHECK_FALSE(weir::snapshot_writer::make(weir::inproc_maker(s.fabric), "weights", 64, 1));
 }

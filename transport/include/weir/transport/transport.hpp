@@ -105,4 +105,7 @@ class transport {
   virtual int event_fd() const = 0;
 };
 
+/// Makes a transport with these handlers: what those take that must hear of peers.
+using transport_maker = std::function<std::unique_ptr<transport>(transport_handlers handlers)>;
+
 }  // namespace weir

@@ -23,7 +23,7 @@ std::uint64_t snapshot_checksum(std::span<const std::byte> bytes);
 class snapshot_writer {
  public:
   /// Allocates `count` regions of `bytes` and lets readers connect at `address`.
-  static result<snapshot_writer> make(std::unique_ptr<transport> data, const std::string& address, std::size_t bytes, std::size_t count);
+  static result<snapshot_writer> make(const transport_maker& maker, const std::string& address, std::size_t bytes, std::size_t count);
 
   /// Memory for the next version; empty while readers hold every region. The same memory until `publish`.
   std::span<std::byte> next() noexcept;
@@ -43,8 +43,10 @@ class snapshot_writer {
     bool taken = false;
     weight_version version = 0;
   };
-  explicit snapshot_writer(std::unique_ptr<transport> data) : data_(std::move(data)) {}
+  using peers = std::vector<std::shared_ptr<connection>>;
+  snapshot_writer(std::unique_ptr<transport> data, std::shared_ptr<peers> readers) : readers_(std::move(readers)), data_(std::move(data)) {}
   slot* free_slot() noexcept;
+  std::shared_ptr<peers> readers_;  ///< an accepted connection is open for as long as it is held
   std::unique_ptr<transport> data_;
   std::vector<slot> slots_;
 };
