@@ -109,22 +109,17 @@ def solvable_tasks():
 
 
 def split_tasks(families, eval_count, seed):
-    """Lists of (prompt, family) to train on and to evaluate on; no family is in both."""
-    order = list(families)
+    """Lists of (prompt, family) to train on and to evaluate on; no prompt is in both."""
+    order = [("%d%d%d=%d:" % (a, b, c, target), (tuple(sorted((a, b, c))), target))
+             for a, b, c in itertools.product(range(1, 10), repeat=3) for target in range(100)
+             if (tuple(sorted((a, b, c))), target) in families]
     random = RandomStream(seed, "countdown tasks")
     for i in range(len(order), 1, -1):
         j = random.below(i)
         order[i - 1], order[j] = order[j], order[i - 1]
-    train, held_back = [], []
-    for family in order:
-        members = [("%d%d%d=%d:" % (*digits, family[1]), family) for digits in sorted(set(itertools.permutations(family[0])))]
-        if len(held_back) < eval_count:
-            held_back.append(members[random.below(len(members))])
-        else:
-            train += members
-    if len(held_back) < eval_count or not train:
-        sys.exit(f"--eval-count: there are {len(order)} families of tasks, and some must be left to train on")
-    return train, held_back
+    if eval_count >= len(order):
+        sys.exit(f"--eval-count: there are {len(order)} tasks, and some must be left to train on")
+    return order[eval_count:], order[:eval_count]
 
 
 def endless(tasks, rng):

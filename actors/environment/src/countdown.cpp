@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 #include <utility>
 
 #include "weir/runtime/random.hpp"
@@ -102,31 +101,19 @@ class countdown_environment final : public environment {
   int target_ = 0;
 };
 
-/// Optional: every task with a target from 0 to 99. Held back are whole families (the same digits in another order and
-/// the same target are one family), so that no task of the evaluation was trained on in disguise.
+/// Optional: every prompt with a target from 0 to 99 that has an answer, in an order that the seed decides; the first are
+/// held back. The same digits in another order are another prompt, which may be trained on.
 task_split every_task(std::size_t eval_count, std::uint64_t seed) {
-  std::set<std::pair<digits, int>> found;
+  std::vector<nlohmann::json> all;
   for (int a = 1; a <= 9; ++a)
-    for (int b = a; b <= 9; ++b)
-      for (int c = b; c <= 9; ++c)
+    for (int b = 1; b <= 9; ++b)
+      for (int c = 1; c <= 9; ++c)
         for (int target = 0; target <= 99; ++target)
-          if (!solutions({a, b, c}, target).empty()) found.insert({{a, b, c}, target});
-  std::vector<std::pair<digits, int>> families(found.begin(), found.end());
+          if (!solutions({a, b, c}, target).empty()) all.push_back({{"digits", {a, b, c}}, {"target", target}});
   random_stream random(derive_seed(seed, "countdown tasks"));
-  for (std::size_t i = families.size(); i > 1; --i) std::swap(families[i - 1], families[random.below(i)]);
-
-  task_split tasks;
-  for (auto& [sorted, target] : families) {
-    std::vector<nlohmann::json> members;
-    do members.push_back({{"digits", sorted}, {"target", target}});
-    while (std::next_permutation(sorted.begin(), sorted.end()));
-    if (tasks.eval.size() < eval_count) {
-      tasks.eval.push_back(members[random.below(members.size())]);
-    } else {
-      tasks.train.insert(tasks.train.end(), members.begin(), members.end());
-    }
-  }
-  return tasks;
+  for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.below(i)]);
+  const auto held_back = all.begin() + static_cast<std::ptrdiff_t>(std::min(eval_count, all.size()));
+  return {{held_back, all.end()}, {all.begin(), held_back}};
 }
 
 }  // namespace
@@ -142,7 +129,7 @@ environment_type countdown() {
             if (tasks.eval.size() < eval_count || tasks.train.empty())
               return fail(errc::invalid_config, "tasks.eval_count: countdown has " +
                                                     std::to_string(tasks.eval.size()) +
-                                                    " families of tasks, and some must be left to train on");
+                                                    " tasks, and some must be left to train on");
             return tasks;
           }};
 }
