@@ -45,7 +45,7 @@ outcome weir_run(const scratch& place, std::vector<std::string> words, std::chro
 /// `weir train` on Countdown, small enough for a test; further overrides come last.
 std::vector<std::string> small_run(const std::string& run_dir, const std::vector<std::string>& overrides = {}) {
   std::vector<std::string> words{"train", countdown, "--run-dir", run_dir};
-  for (const char* o : {"warm_start.steps=6", "warm_start.batch=16", "trainer.steps=6", "trainer.batch_groups=4", "trainer.group_size=4",
+  for (const char* o : {"warm_start.steps=60", "warm_start.batch=64", "warm_start.lr=5e-3", "warm_start.lr_warmup_steps=5", "trainer.steps=6", "trainer.batch_groups=4", "trainer.group_size=4",
                         "trainer.max_staleness=0", "tasks.eval_count=16", "checkpoints.every=0"}) {
     words.emplace_back("--set");
     words.emplace_back(o);
@@ -68,13 +68,16 @@ std::vector<nlohmann::json> metrics(const std::string& run_dir) {
 /// The lines of training steps, without what depends on the clock.
 std::vector<nlohmann::json> steps(const std::string& run_dir) {
   std::vector<nlohmann::json> out;
+  std::uint64_t trained = 0;
   for (auto line : metrics(run_dir)) {
     if (!line.contains("reward")) continue;
     for (const char* key : {"loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour"}) REQUIRE(line.contains(key));
     nlohmann::json kept;
     for (const char* key : {"step", "loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour", "tokens_trained", "staleness_max"}) kept[key] = line[key];
     out.push_back(kept);
+    trained += line["tokens_trained"].get<std::uint64_t>();
   }
+  CHECK(trained > 0);  // or equality would mean nothing
   return out;
 }
 
@@ -149,7 +152,7 @@ TEST_CASE("Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in 
   scratch place;
   for (const char* phase : {"warm start 1/", "step 1/"}) {
     const auto dir = place / (std::string("run-") + (phase[0] == 'w' ? "warm" : "train"));
-    auto words = small_run(dir, {"warm_start.steps=" + std::string(phase[0] == 'w' ? "100000" : "6"), "trainer.steps=100000"});
+    auto words = small_run(dir, {"warm_start.steps=" + std::string(phase[0] == 'w' ? "100000" : "60"), "trainer.steps=100000"});
     words.insert(words.begin(), WEIR_PROGRAM);
     child c(words, place / "output.txt");
     for (int i = 0; i < 6000 && c.output().find(phase) == std::string::npos; ++i) std::this_thread::sleep_for(10ms);
