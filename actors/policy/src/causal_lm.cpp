@@ -233,8 +233,12 @@ lm_evaluation causal_lm::evaluate(const packed_sequences& batch, std::span<const
   std::vector<std::int64_t> from, wanted;
   from.reserve(targets.size());
   wanted.reserve(targets.size());
+  auto begin = batch.offsets.begin();  // of the first sequence that does not begin before the target
   for (auto t : targets) {
     if (t < 1 || t >= static_cast<std::int64_t>(batch.tokens.size())) throw std::invalid_argument("a target lies outside the batch");
+    while (*begin < t) ++begin;
+    if (*begin == t) throw std::invalid_argument("a target is the first token of its sequence: nothing stands before it");
+    if (!from.empty() && t - 1 <= from.back()) throw std::invalid_argument("targets must rise");
     from.push_back(t - 1);
     wanted.push_back(batch.tokens[static_cast<std::size_t>(t)]);
   }

@@ -62,7 +62,7 @@ at::Tensor causal_lm::extend(kv_cache& cache, std::span<const sequence_chunk> ch
   for (const auto& chunk : chunks) {
     const auto count = static_cast<std::int64_t>(chunk.tokens.size());
     if (chunk.slot < 0 || chunk.slot >= cache.slots() || used[static_cast<std::size_t>(chunk.slot)] || count == 0 ||
-        chunk.start < 0 || chunk.start + count > cache.capacity())
+        chunk.start < 0 || count > cache.capacity() || chunk.start > cache.capacity() - count)
       throw std::invalid_argument("a chunk needs a slot of its own, at least one token, and room for them all");
     used[static_cast<std::size_t>(chunk.slot)] = true;
     for (auto t : chunk.tokens)

@@ -1,4 +1,5 @@
 // config.json and generation_config.json of Hugging Face model directories, for the Qwen3 architecture.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "weir/policy/causal_lm.hpp"
@@ -24,13 +25,14 @@ class field_reader {
       return complain(name, "is " + found->dump() + ", and must be an integer from 1 to " + std::to_string(most)), 1;
     return found->get<std::int64_t>();
   }
-  double number(const json& from, const char* name, double fallback) {
+  double number(const json& from, const char* name, double fallback, const std::string& prefix = {}) {
     const auto found = from.find(name);
     if (found == from.end() || found->is_null()) return fallback;
     if (!found->is_number() || found->get<double>() <= 0)
-      return complain(name, "is " + found->dump() + ", and must be a positive number"), fallback;
+      return complain(prefix + name, "is " + found->dump() + ", and must be a positive number"), fallback;
     return found->get<double>();
   }
+  double number(const char* name, double fallback) { return number(object_, name, fallback); }
   bool flag(const char* name, bool fallback) {
     const auto found = object_.find(name);
     if (found == object_.end() || found->is_null()) return fallback;
@@ -58,19 +60,16 @@ class field_reader {
 
 void read_rope(field_reader& in, causal_lm_config& c) {
   // transformers 5 writes rope_parameters; published models have rope_theta at the top, and rope_scaling beside it.
-  const char* place = in.has("rope_parameters") ? "rope_parameters" : in.has("rope_scaling") ? "rope_scaling" : nullptr;
-  if (place != nullptr) {
+  for (const char* place : {"rope_scaling", "rope_parameters"}) {
+    if (!in.has(place)) continue;
     const auto& rope = in.at(place);
     if (!rope.is_object()) return in.complain(place, "is no object");
     for (const char* key : {"rope_type", "type"})
       if (auto kind = rope.find(key); kind != rope.end() && *kind != "default")
         return in.complain(std::string(place) + "." + key, "is " + kind->dump() + ": only \"default\" is supported");
-    c.rope_theta = in.number(rope, "rope_theta", c.rope_theta);
+    c.rope_theta = in.number(rope, "rope_theta", c.rope_theta, std::string(place) + ".");
   }
-  if (in.has("rope_theta")) {
-    if (!in.at("rope_theta").is_number()) return in.complain("rope_theta", "is no number");
-    c.rope_theta = in.at("rope_theta").get<double>();
-  }
+  c.rope_theta = in.number("rope_theta", c.rope_theta);
 }
 
 dtype read_dtype(field_reader& in) {
@@ -82,20 +81,32 @@ dtype read_dtype(field_reader& in) {
   return dtype::f32;
 }
 
-std::vector<token> read_eos(const json& from) {
+/// One token, a list of them, or null.
+result<std::vector<token>> read_eos(const json& from, const fs::path& file, std::int64_t vocab) {
   std::vector<token> eos;
   const auto found = from.find("eos_token_id");
-  if (found == from.end()) return eos;
-  if (found->is_number_integer()) eos.push_back(found->get<token>());
-  if (found->is_array())
-    for (const auto& id : *found)
-      if (id.is_number_integer()) eos.push_back(id.get<token>());
+  if (found == from.end() || found->is_null()) return eos;
+  const auto ids = found->is_array() ? *found : json::array({*found});
+  for (const auto& id : ids) {
+    if (!id.is_number_integer() || id < 0 || id >= vocab)
+      return fail(errc::invalid_data, file.string() + ": eos_token_id " + id.dump() + " is no token of the vocabulary of " + std::to_string(vocab));
+    eos.push_back(id.get<token>());
+  }
   return eos;
+}
+
+/// Null, missing, or a list with the one architecture that there is.
+bool right_architecture(field_reader& in) {
+  if (!in.has("architectures")) return true;
+  const auto& names = in.at("architectures");
+  return names.is_array() && (names.empty() || std::find(names.begin(), names.end(), "Qwen3ForCausalLM") != names.end());
 }
 
 void refuse_unsupported(field_reader& in, const causal_lm_config& c) {
   if (auto type = in.text("model_type", "qwen3"); type != "qwen3")
     in.complain("model_type", "is \"" + type + "\": only \"qwen3\" is supported");
+  if (!right_architecture(in))
+    in.complain("architectures", "is " + in.at("architectures").dump() + ": only \"Qwen3ForCausalLM\" is supported");
   if (in.flag("attention_bias", false)) in.complain("attention_bias", "is true: only false is supported");
   if (in.flag("use_sliding_window", false)) in.complain("use_sliding_window", "is true: only full attention is supported");
   if (auto act = in.text("hidden_act", "silu"); act != "silu")
@@ -123,23 +134,25 @@ result<causal_lm_config> read_causal_lm_config(const fs::path& directory) {
   c.head_dim = in.has("head_dim") ? in.size("head_dim", 65536) : std::max<std::int64_t>(c.hidden_size / c.heads, 1);
   c.intermediate_size = in.size("intermediate_size");
   c.max_positions = in.has("max_position_embeddings") ? in.size("max_position_embeddings", std::int64_t{1} << 40) : 32768;
-  c.rms_norm_eps = in.number(*object, "rms_norm_eps", 1e-6);
-  c.initializer_range = in.number(*object, "initializer_range", 0.02);
+  c.rms_norm_eps = in.number("rms_norm_eps", 1e-6);
+  c.initializer_range = in.number("initializer_range", 0.02);
   c.tied_embeddings = in.flag("tie_word_embeddings", false);
   c.type = read_dtype(in);
   read_rope(in, c);
   refuse_unsupported(in, c);
   if (!in.complaint().empty()) return fail(errc::invalid_data, in.complaint());
 
-  c.eos = read_eos(*object);
-  if (const auto more = directory / "generation_config.json"; fs::exists(more)) {
+  auto eos = read_eos(*object, path, c.vocab_size);
+  if (!eos) return fail(eos.error());
+  c.eos = std::move(*eos);
+  std::error_code none;
+  if (const auto more = directory / "generation_config.json"; fs::exists(more, none)) {
     auto generation = read_json_file(more);
     if (!generation) return fail(generation.error());
-    if (auto eos = read_eos(*generation); !eos.empty()) c.eos = eos;
+    auto precedent = read_eos(*generation, more, c.vocab_size);
+    if (!precedent) return fail(precedent.error());
+    if (!precedent->empty()) c.eos = std::move(*precedent);
   }
-  for (auto id : c.eos)
-    if (id < 0 || id >= c.vocab_size)
-      return fail(errc::invalid_data, path.string() + ": eos_token_id " + std::to_string(id) + " is outside the vocabulary");
   return c;
 }
 

@@ -13,13 +13,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
+struct weight_file {
+  std::string path;
+  safetensors_file content;
+};
+
 /// The files that hold a directory's tensors: one, or those that the index names.
-result<std::vector<safetensors_file>> open_weights(const fs::path& directory) {
-  std::vector<safetensors_file> files;
+result<std::vector<weight_file>> open_weights(const fs::path& directory) {
+  std::vector<weight_file> files;
   const auto single = directory / "model.safetensors";
   const auto index = directory / "model.safetensors.index.json";
   std::set<std::string> names;
-  if (!fs::exists(single) && fs::exists(index)) {
+  std::error_code none;
+  if (!fs::exists(single, none) && fs::exists(index, none)) {
     auto json = read_json_file(index);
     if (!json) return fail(json.error());
     if (!json->is_object() || !json->contains("weight_map") || !(*json)["weight_map"].is_object())
@@ -35,7 +41,7 @@ result<std::vector<safetensors_file>> open_weights(const fs::path& directory) {
   for (const auto& name : names) {
     auto file = safetensors_file::open(directory / name);
     if (!file) return fail(file.error());
-    files.push_back(std::move(*file));
+    files.push_back({(directory / name).string(), std::move(*file)});
   }
   return files;
 }
@@ -59,6 +65,8 @@ bool read_into(const safetensors_entry& entry, float* to) {
   return true;
 }
 
+std::string text(const std::vector<std::int64_t>& shape) { return nlohmann::json(shape).dump(); }
+
 }  // namespace
 
 result<causal_lm> causal_lm::load(const fs::path& directory, const std::string& device) {
@@ -67,27 +75,31 @@ result<causal_lm> causal_lm::load(const fs::path& directory, const std::string& 
   auto files = open_weights(directory);
   if (!files) return fail(files.error());
   const auto about = layout(*config);
-  std::map<std::string, const safetensors_entry*> found;
+  struct source {
+    const safetensors_entry* entry;
+    std::string place;  ///< file and tensor, for errors
+  };
+  std::map<std::string, source> found;
   for (const auto& file : *files)
-    for (const auto& [name, entry] : file.entries()) found.emplace(name, &entry);
-  const auto place = directory.string() + ": ";
+    for (const auto& [name, entry] : file.content.entries()) found.emplace(name, source{&entry, file.path + ": tensor " + name});
   // Memory is taken only once the files are known to hold it.
   for (const auto& spec : about.tensors) {
     auto entry = found.find(spec.name);
-    if (entry == found.end()) return fail(errc::invalid_data, place + "tensor " + spec.name + " is missing");
-    if (entry->second->shape != spec.shape)
-      return fail(errc::invalid_data, place + "tensor " + spec.name + " has another shape than config.json asks for");
+    if (entry == found.end())
+      return fail(errc::invalid_data, (files->size() == 1 ? files->front().path : directory.string()) + ": tensor " + spec.name + " is missing");
+    if (const auto& s = entry->second; s.entry->shape != spec.shape)
+      return fail(errc::invalid_data, s.place + " has shape " + text(s.entry->shape) + ", config.json asks for " + text(spec.shape));
   }
   auto flat = at::zeros({static_cast<std::int64_t>(about.bytes / 4)}, at::kFloat);
   for (const auto& spec : about.tensors) {
-    const auto& entry = *found.at(spec.name);
-    if (!read_into(entry, flat.data_ptr<float>() + spec.offset / 4))
-      return fail(errc::unsupported, place + "tensor " + spec.name + " is " + entry.type + ": F32, F16 and BF16 are read");
+    const auto& from = found.at(spec.name);
+    if (!read_into(*from.entry, flat.data_ptr<float>() + spec.offset / 4))
+      return fail(errc::unsupported, from.place + " is " + from.entry->type + ": F32, F16 and BF16 are read");
     found.erase(spec.name);
   }
-  for (const auto& [name, entry] : found) {
+  for (const auto& [name, from] : found) {
     const bool redundant = name == "lm_head.weight" || name.ends_with("rotary_emb.inv_freq");
-    if (!redundant) return fail(errc::invalid_data, place + "tensor " + name + " belongs to no Qwen3 model");
+    if (!redundant) return fail(errc::invalid_data, from.place + " belongs to no Qwen3 model of this config.json");
   }
   return own(*config, flat.to(at::Device(device)));
 }

@@ -24,6 +24,7 @@ struct heads_shape {
 struct adamw_factors {
   float decay;            ///< 1 - lr * weight decay
   float beta1, beta2;
+  float rest1, rest2;     ///< 1 - beta, rounded once: 1 - float(0.999) is off by 1e-5
   float rate;             ///< lr / (1 - beta1^t)
   float root_correction;  ///< 1 / sqrt(1 - beta2^t)
   float eps;

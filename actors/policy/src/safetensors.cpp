@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -76,6 +77,22 @@ result<safetensors_entry> read_entry(const nlohmann::json& about, std::span<cons
   return entry;
 }
 
+/// The tensors' bytes must follow one another and fill `data`, as the format asks for. Empty if they do.
+std::string complaint_about_places(const std::map<std::string, safetensors_entry>& entries, std::span<const std::byte> data) {
+  std::vector<std::pair<std::span<const std::byte>, const std::string*>> places;
+  for (const auto& [name, entry] : entries) places.emplace_back(entry.bytes, &name);
+  std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first.data(), a.first.size()) < std::pair(b.first.data(), b.first.size());
+  });
+  const auto* end = data.data();
+  for (const auto& [bytes, name] : places) {
+    if (bytes.data() < end) return "tensor " + *name + ": its bytes overlap another tensor's";
+    if (bytes.data() > end) return "tensor " + *name + ": the bytes before it belong to no tensor";
+    end = bytes.data() + bytes.size();
+  }
+  return end == data.data() + data.size() ? "" : "the last bytes belong to no tensor";
+}
+
 }  // namespace
 
 result<safetensors_file> safetensors_file::open(const std::filesystem::path& path) {
@@ -117,6 +134,7 @@ result<safetensors_file> safetensors_file::open(const std::filesystem::path& pat
     if (!entry) return bad("tensor " + name + ": " + entry.error().message);
     file.entries_.emplace(name, std::move(*entry));
   }
+  if (auto why = complaint_about_places(file.entries_, data); !why.empty()) return bad(why);
   return file;
 }
 

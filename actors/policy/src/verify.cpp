@@ -214,8 +214,12 @@ result<verification> verify_policy(const std::filesystem::path& directory) {
   if (const auto* e = usable("greedy_32", "I64", {rows, -1})) out.checks.push_back(check_greedy(*model, *ref, *e, device));
   const auto& numbers = ref->numbers;
   const bool losses = numbers.is_object() && numbers.contains("losses") && numbers["losses"].is_array();
-  if (losses) check_training(*model, *ref, out);
-  else out.notes.emplace_back("golden.json has no losses: training is not checked");
+  try {
+    if (losses) check_training(*model, *ref, out);
+    else out.notes.emplace_back("golden.json has no losses: training is not checked");
+  } catch (const nlohmann::json::exception& e) {
+    return fail(errc::invalid_data, (directory / "golden.json").string() + ": " + e.what());
+  }
   return out;
 }
 

@@ -73,6 +73,11 @@ error stopped() { return {errc::unavailable, "the step was stopped; nothing of i
 
 std::string step_name(weight_version version) { return "the step from version " + std::to_string(version); }
 
+result<void> check_rate(double lr, const std::string& what) {
+  if (std::isfinite(lr) && lr >= 0) return {};
+  return fail(errc::invalid_argument, what + ": the learning rate is " + std::to_string(lr));
+}
+
 }  // namespace
 
 /// Divides the batch's groups into as many parts as there are minibatches, with advantages; leaves out what has none.
@@ -176,7 +181,8 @@ void learner::impl::find_proximal(std::vector<std::vector<sample>>& parts) {
     }
 }
 
-/// Clips the gradient and steps the optimizer. Returns the norm before clipping.
+/// Clips the gradient and steps the optimizer. Returns the norm before clipping. A gradient of exactly 0 makes no step:
+/// momentum and weight decay alone would move the parameters.
 result<double> learner::impl::apply(double lr, const std::string& what) {
   at::NoGradGuard none;
   const auto& grad = model.flat_grad();
@@ -189,6 +195,7 @@ result<double> learner::impl::apply(double lr, const std::string& what) {
     }
     return fail(errc::numeric, what + ": the gradient's norm is not finite; the step was undone");
   }
+  if (norm == 0) return norm;
   if (settings.clip_norm > 0 && norm > settings.clip_norm) grad.detach().mul_(settings.clip_norm / (norm + 1e-6));
   auto s = settings.optimizer;
   s.lr = lr;
@@ -201,7 +208,7 @@ result<void> learner::impl::train(std::vector<std::vector<sample>>& parts, const
   if (settings.needs_proximal && parts.size() > 1) find_proximal(parts);
   for (std::uint32_t pass = 0; pass < std::max<std::uint32_t>(settings.passes, 1); ++pass)
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      if (parts[p].empty()) continue;  // nothing to learn from: no step, or momentum alone would move the parameters
+      if (parts[p].empty()) continue;
       model.flat_grad().detach().zero_();
       for (auto& m : make_micro_batches(parts[p], settings.micro_batch_tokens, model.flat().device())) {
         if (stop.stop_requested()) return fail(stopped());
@@ -211,7 +218,7 @@ result<void> learner::impl::train(std::vector<std::vector<sample>>& parts, const
       auto norm = apply(lr, step_name(version));
       if (!norm) return fail(norm.error());
       sum.gradient_norm += *norm;
-      ++sum.optimizer_steps;
+      sum.optimizer_steps += *norm > 0 ? 1 : 0;
     }
   return {};
 }
@@ -219,6 +226,7 @@ result<void> learner::impl::train(std::vector<std::vector<sample>>& parts, const
 result<step_report> learner::step(std::span<const trajectory_group> batch, weight_version version, double lr,
                                   const std::stop_token& stop) {
   const auto begin = std::chrono::steady_clock::now();
+  if (auto usable = check_rate(lr, step_name(version)); !usable) return fail(usable.error());
   step_report report;
   std::vector<impl::normalizer> norms;
   auto parts = impl_->minibatches(batch, report, norms);
@@ -226,12 +234,17 @@ result<step_report> learner::step(std::span<const trajectory_group> batch, weigh
   impl::totals sum;
   const bool several = impl_->settings.passes > 1 || parts->size() > 1;
   const auto before = several ? std::optional(impl_->save()) : std::nullopt;
-  auto trained = impl_->train(*parts, norms, version, lr, stop, sum);
-  if (!trained) {
+  const auto undo = [&] {
     if (before) impl_->restore(*before);
-    return fail(trained.error());
+  };
+  try {
+    auto trained = impl_->train(*parts, norms, version, lr, stop, sum);
+    if (!trained) return undo(), fail(trained.error());
+  } catch (...) {  // libtorch's, or the objective's
+    undo();
+    throw;
   }
-  report.loss = sum.loss;
+  report.loss = sum.loss / static_cast<double>(parts->size());
   report.off_policy = sum.off_policy.mean();
   if (sum.tokens > 0) report.entropy = sum.entropy / static_cast<double>(sum.tokens);
   if (sum.optimizer_steps > 0) report.gradient_norm = sum.gradient_norm / static_cast<double>(sum.optimizer_steps);
@@ -240,6 +253,7 @@ result<step_report> learner::step(std::span<const trajectory_group> batch, weigh
 }
 
 result<double> learner::supervised_step(std::span<const trajectory> batch, double lr, const std::stop_token& stop) {
+  if (auto usable = check_rate(lr, "a supervised step"); !usable) return fail(usable.error());
   std::vector<sample> samples;
   double tokens = 0;
   for (const auto& t : batch) {

@@ -44,8 +44,8 @@ objective_terms truncated_is(const objective_inputs& in, const objective_setting
 
 objective_terms masked_is(const objective_inputs& in, const objective_settings& s) {
   const auto weight = importance(in);
-  const auto kept = at::logical_and(weight >= s.is_low, weight <= s.is_high).to(weight.scalar_type());
-  return decoupled(in, s, weight * kept);
+  const auto kept = at::logical_and(weight >= s.is_low, weight <= s.is_high);
+  return decoupled(in, s, at::where(kept, weight, at::zeros_like(weight)));  // also a weight of infinity
 }
 
 objective_terms gspo(const objective_inputs& in, const objective_settings& s) {

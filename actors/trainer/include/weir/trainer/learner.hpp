@@ -36,7 +36,7 @@ struct learner_settings {
 
 /// What one step did. Means are over the tokens trained on, at the first pass.
 struct step_report {
-  double loss = 0;
+  double loss = 0;           ///< mean over the minibatches
   double gradient_norm = 0;  ///< before clipping, mean over optimizer steps
   divergence off_policy;
   double entropy = 0;        ///< nats, of the policy at the sampling temperature
@@ -56,8 +56,10 @@ class learner {
   learner(learner&&) noexcept;
   learner& operator=(learner&&) noexcept;
 
-  /// One step on a batch, at learning rate `lr`. Errors: numeric (NaN or infinity in loss or gradient: names version,
-  /// tensor and group), invalid_argument (a malformed trajectory), unavailable (stopped).
+  /// One step on a batch, at learning rate `lr`. A minibatch without gradient, as when all advantages are 0, makes no
+  /// optimizer step. Errors: numeric (NaN or infinity in a trajectory or the loss: names version and group; in the
+  /// gradient: names version and tensor), invalid_argument (a malformed trajectory or rate), unavailable (stopped).
+  /// Exceptions of libtorch and of the objective leave the step undone, too.
   result<step_report> step(std::span<const trajectory_group> batch, weight_version version, double lr,
                            const std::stop_token& stop = {});
 
