@@ -1,4 +1,5 @@
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 
@@ -57,6 +58,8 @@ void add_config(CLI::App* command, arguments& a, bool required) {
 }  // namespace
 
 int main(int argc, char** argv, const environment_registry& known) {
+  // A reader that goes away (weir train | head) is no reason to end a run.
+  std::signal(SIGPIPE, SIG_IGN);
   arguments a;
   CLI::App app("Weir: asynchronous reinforcement learning of language models");
   app.name("weir");
