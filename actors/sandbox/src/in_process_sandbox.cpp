@@ -24,8 +24,9 @@ auto guarded(const char* what, Call call) -> decltype(call()) {
 }  // namespace
 
 in_process_sandbox::in_process_sandbox(caf::actor_config& config, sandbox_pool_actor pool,
-                                       std::unique_ptr<environment> place, std::shared_ptr<const tokenizer> text)
-    : sandbox_actor::base(config), pool_(std::move(pool)), environment_(std::move(place)), text_(std::move(text)) {}
+                                       std::function<result<std::unique_ptr<environment>>()> make,
+                                       std::shared_ptr<const tokenizer> text)
+    : sandbox_actor::base(config), pool_(std::move(pool)), make_(std::move(make)), text_(std::move(text)) {}
 
 sandbox_actor::behavior_type in_process_sandbox::make_behavior() {
   return {[this](const run_episode& order) { begin(order); },
@@ -50,13 +51,22 @@ void in_process_sandbox::begin(const run_episode& order) {
   recorder_.start(order_.spec);
   auto task = nlohmann::json::parse(order_.spec.task, nullptr, false);
   if (task.is_discarded()) return fail_episode("its task is no JSON: " + order_.spec.task.substr(0, 100));
-  if (!environment_) return fail_episode("the environment could not be made");
+  if (auto have = have_environment(); !have) return fail_episode("the environment could not be made: " + have.error().message);
   auto first = guarded("reset", [&] { return environment_->reset(task, order_.spec.seed); });
   if (!first) return fail_episode(first.error().message);
   auto given = give(*first);
   if (!given) return fail_episode(given.error().message);
   if (recorder_.context().empty()) return fail_episode("the environment's reset gave an empty prompt");
   ask();
+}
+
+result<void> in_process_sandbox::have_environment() {
+  if (environment_) return {};
+  auto made = guarded("constructor", make_);
+  if (!made) return fail(made.error());
+  if (!*made) return fail(errc::internal, "its maker returned none");
+  environment_ = std::move(*made);
+  return {};
 }
 
 result<void> in_process_sandbox::give(const observation& next) {
@@ -120,8 +130,7 @@ sandbox_factory in_process_sandboxes(environment_type type, nlohmann::json setti
                                      std::shared_ptr<const tokenizer> text) {
   return [type = std::move(type), settings = std::move(settings), text = std::move(text)](
              caf::actor_system& system, const sandbox_pool_actor& pool) -> sandbox_actor {
-    auto made = guarded("constructor", [&] { return type.make(settings); });
-    return system.spawn<in_process_sandbox>(pool, made ? std::move(*made) : nullptr, text);
+    return system.spawn<in_process_sandbox>(pool, [make = type.make, settings] { return make(settings); }, text);
   };
 }
 

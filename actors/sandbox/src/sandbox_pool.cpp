@@ -27,7 +27,7 @@ sandbox_pool::sandbox_pool(caf::actor_config& config, sandbox_pool_settings sett
 }
 
 sandbox_pool_actor::behavior_type sandbox_pool::make_behavior() {
-  this->set_down_handler([this](const caf::down_msg& down) { sandbox_lost(down.source); });
+  this->set_down_handler([this](const caf::down_msg& down) { lost(down.source); });
   check_deadlines();
   return behave(
       [this]() -> promise<drained> {
@@ -36,10 +36,12 @@ sandbox_pool_actor::behavior_type sandbox_pool::make_behavior() {
         drain_answer_ = make_response_promise<drained>();
         auto answer = drain_answer_;
         if (running_.empty()) drain_answer_.deliver(drained{});
+        observe();
         return answer;
       },
       [this](const grant_admission& grant) { admit(grant.groups, grant.live); },
       [this](const episode_ended& message) {
+        if (!current_sender()) return;
         const auto from = current_sender()->id();
         auto found = running_.find(from);
         if (found == running_.end()) return;
@@ -62,7 +64,10 @@ void sandbox_pool::on_exit() {
 }
 
 void sandbox_pool::connected(const std::string& port) {
-  if (port == engines.name) engine_load_.resize(engines_.all().size(), 0);
+  if (port == engines.name) {
+    monitor(engines_.all().back());
+    engine_states_.resize(engines_.all().size());
+  }
   start_waiting();
 }
 
@@ -81,19 +86,28 @@ void sandbox_pool::admit(std::uint64_t groups, weight_version live) {
 }
 
 void sandbox_pool::start_waiting() {
-  if (!engines_ || !records_) return;
+  if (!records_) return;
   while (!waiting_.empty() && running_.size() < settings_.sandboxes) {
+    const auto engine = least_loaded();
+    if (!engine) return;
     auto spec = std::move(waiting_.front());
     waiting_.pop_front();
     if (groups_.at(spec.group).failed) {
       settle(spec.group);
       continue;
     }
-    if (!start(std::move(spec))) return;
+    start(std::move(spec), *engine);
   }
 }
 
-bool sandbox_pool::start(episode_spec spec) {
+std::optional<std::size_t> sandbox_pool::least_loaded() const {
+  std::optional<std::size_t> best;
+  for (std::size_t i = 0; i < engines_.all().size(); ++i)
+    if (!engine_states_[i].gone && (!best || engine_states_[i].load < engine_states_[*best].load)) best = i;
+  return best;
+}
+
+void sandbox_pool::start(episode_spec spec, std::size_t engine) {
   if (idle_.empty()) {
     auto made = factory_(system(), sandbox_pool_actor{this});
     monitor(made);
@@ -102,19 +116,16 @@ bool sandbox_pool::start(episode_spec spec) {
   }
   auto sandbox = std::move(idle_.back());
   idle_.pop_back();
-  const auto engine = static_cast<std::size_t>(std::min_element(engine_load_.begin(), engine_load_.end()) -
-                                               engine_load_.begin());
-  ++engine_load_[engine];
+  ++engine_states_[engine].load;
   ++groups_.at(spec.group).live;
   running_[sandbox->id()] = {spec, engine, clock::now() + settings_.episode_timeout};
   send(sandbox, run_episode{std::move(spec), settings_.sampling, settings_.max_turns, engines_.all()[engine], *records_});
-  return true;
 }
 
 void sandbox_pool::ended(caf::actor_id sandbox, const std::string& failure) {
   auto taken = running_.extract(sandbox);
   auto& run = taken.mapped();
-  --engine_load_[run.engine];
+  --engine_states_[run.engine].load;
   auto& group = groups_.at(run.spec.group);
   --group.live;
   if (failure.empty()) {
@@ -126,8 +137,8 @@ void sandbox_pool::ended(caf::actor_id sandbox, const std::string& failure) {
       ++counts_.retried;
       ++run.spec.attempt;
       waiting_.push_front(run.spec);
-    } else {
-      give_up(group, failure);
+    } else if (!draining_) {
+      give_up(group, failure);  // at a stop the group counts as one under way, which a resumed run runs again
     }
   }
   settle(run.spec.group);
@@ -156,7 +167,9 @@ void sandbox_pool::settle(std::uint64_t number) {
   }
 }
 
-void sandbox_pool::sandbox_lost(const caf::actor_addr& address) {
+void sandbox_pool::lost(const caf::actor_addr& address) {
+  for (std::size_t i = 0; i < engines_.all().size(); ++i)
+    if (engines_.all()[i].address() == address) engine_states_[i].gone = true;
   const auto id = address.id();
   sandboxes_.erase(id);
   std::erase_if(idle_, [id](const sandbox_actor& s) { return s->id() == id; });
@@ -179,7 +192,10 @@ void sandbox_pool::check_deadlines() {
     sandboxes_.erase(id);
     ended(id, "no end by the deadline of " + std::to_string(settings_.episode_timeout.count()) + " ms");
   }
-  if (!late.empty()) start_waiting();
+  if (!late.empty()) {
+    start_waiting();
+    observe();
+  }
   this->delayed_send(this, deadline_check, tick{});
 }
 

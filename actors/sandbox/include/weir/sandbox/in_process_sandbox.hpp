@@ -2,6 +2,7 @@
 // A sandbox whose environment is an object in this process: no isolation, no cost. For environments that are trusted and
 // whose steps return soon; the others get a process of their own behind the same actor interface.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -15,14 +16,16 @@ namespace weir {
 
 class in_process_sandbox : public sandbox_actor::base {
  public:
-  in_process_sandbox(caf::actor_config& config, sandbox_pool_actor pool, std::unique_ptr<environment> place,
-                     std::shared_ptr<const tokenizer> text);
+  /// `make` is called before the first episode, and before the next one for as long as it fails.
+  in_process_sandbox(caf::actor_config& config, sandbox_pool_actor pool,
+                     std::function<result<std::unique_ptr<environment>>()> make, std::shared_ptr<const tokenizer> text);
 
   sandbox_actor::behavior_type make_behavior() override;
   void on_exit() override;
 
  private:
   void begin(const run_episode& order);
+  result<void> have_environment();
   void ask();
   void answered(const generation& turn);
   void refused(const error& reason);
@@ -31,6 +34,7 @@ class in_process_sandbox : public sandbox_actor::base {
   void fail_episode(const std::string& reason);
 
   sandbox_pool_actor pool_;
+  std::function<result<std::unique_ptr<environment>>()> make_;
   std::unique_ptr<environment> environment_;
   std::shared_ptr<const tokenizer> text_;
   episode_recorder recorder_;

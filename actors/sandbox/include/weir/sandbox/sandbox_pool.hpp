@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "weir/actors/interfaces.hpp"
@@ -41,7 +42,8 @@ using sandbox_factory = std::function<sandbox_actor(caf::actor_system& system, c
 
 class sandbox_pool : public node<sandbox_pool_actor> {
  public:
-  /// Whom the sandboxes ask for turns. Several engines share the episodes: each new one goes to the least loaded.
+  /// Whom the sandboxes ask for turns. Several engines share the episodes: each new one goes to the least loaded. One
+  /// that ended gets no more; the episodes that it had fail, and are retried elsewhere.
   static constexpr port<sandbox_pool, generator_actor> engines{"engines"};
   /// Where episodes' records and the news of dropped groups go.
   static constexpr port<sandbox_pool, episode_sink> records{"records"};
@@ -74,11 +76,12 @@ class sandbox_pool : public node<sandbox_pool_actor> {
 
   void admit(std::uint64_t groups, weight_version live);
   void start_waiting();
-  bool start(episode_spec spec);
+  void start(episode_spec spec, std::size_t engine);
+  std::optional<std::size_t> least_loaded() const;
   void ended(caf::actor_id sandbox, const std::string& failure);
   void give_up(group_state& group, const std::string& failure);
   void settle(std::uint64_t number);
-  void sandbox_lost(const caf::actor_addr& address);
+  void lost(const caf::actor_addr& address);
   void check_deadlines();
   void observe();
 
@@ -94,7 +97,11 @@ class sandbox_pool : public node<sandbox_pool_actor> {
   std::map<caf::actor_id, sandbox_actor> sandboxes_;
   std::vector<sandbox_actor> idle_;
   std::map<caf::actor_id, running> running_;
-  std::vector<std::uint32_t> engine_load_;
+  struct engine_state {
+    std::uint32_t load = 0;
+    bool gone = false;
+  };
+  std::vector<engine_state> engine_states_;  ///< as engines_.all()
   bool draining_ = false;
   promise<drained> drain_answer_;
   edge<generator_actor> engines_{*this, engines};
