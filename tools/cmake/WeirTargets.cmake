@@ -7,6 +7,7 @@ if(WEIR_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
       CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} ${WEIR_CCACHE})
 endif()
 
+# -Wno-restrict: GCC 12 warns of overlapping copies in std::string concatenation that cannot happen (GCC bug 105329).
 add_library(weir_options INTERFACE)
 target_compile_options(weir_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wno-restrict -Wnon-virtual-dtor -Woverloaded-virtual
                        $<$<BOOL:${WEIR_WERROR}>:-Werror>)
