@@ -47,7 +47,7 @@ TEST_CASE("exp is right to 2e-7 in its range and keeps NaN") {
   for (const auto* set : sets()) {
     INFO(set->name);
     std::vector<float> x, y;
-    for (int i = 0; i <= 175'000; ++i) x.push_back(-87.0F + static_cast<float>(i) * 1e-3F);
+    for (int i = 0; i < 175'000; ++i) x.push_back(-87.0F + static_cast<float>(i) * 1e-3F);
     y.resize(x.size());
     set->exponential(x.data(), y.data(), static_cast<std::int64_t>(x.size()));
     double worst = 0;

@@ -114,9 +114,11 @@ TEST_CASE("leaving out what has no advantage changes only the time") {
   s.minibatches = GENERATE(1U, 4U);  // with 4, some minibatches have nothing to learn from
   s.passes = GENERATE(1U, 2U);
   s.skip_zero_advantage = false;
-  const auto all = parameters_after({batch, batch}, s);
+  const auto once = parameters_after({batch}, s), all = parameters_after({batch, batch}, s);
   s.skip_zero_advantage = true;
-  CHECK(largest_difference(parameters_after({batch, batch}, s), all) < 1e-6);
+  if (s.minibatches * s.passes == 1) CHECK(largest_difference(parameters_after({batch}, s), once) < 1e-6);
+  // AdamW makes much of rounding; a step that momentum alone takes would be of the size of the rate.
+  CHECK(largest_difference(parameters_after({batch, batch}, s), all) < rate * 1e-3);
   CHECK(largest_difference(all, small_model().flat()) > 1e-3);
 
   weir::learner l(small_model(), s);

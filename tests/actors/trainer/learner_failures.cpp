@@ -93,11 +93,11 @@ TEST_CASE("a reward that is not finite: numeric, with version and group") {
   }
 }
 
-TEST_CASE("rewards whose spread overflows: numeric, with version and group") {
+TEST_CASE("rewards whose sum overflows: numeric, with version and group") {
   auto l = practised({});
-  auto batch = random_batch(3, 2);
+  auto batch = random_batch(3, 3);
   batch[1].trajectories[0].reward = 1.7e308;
-  batch[1].trajectories[1].reward = -1.7e308;
+  batch[1].trajectories[1].reward = 1.7e308;
   const auto e = failure(l, batch);
   CHECK(e.code == weir::errc::numeric);
   says(e.message, {"version 5", "group 4"});
