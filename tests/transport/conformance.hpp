@@ -1,8 +1,12 @@
 #pragma once
-// What every transport must do, whatever carries the bytes. Call `conformance` from a TEST_CASE with sections.
+// What every transport must do, whatever carries the bytes: `TEST_CASE("mine conforms") { conformance({maker,
+// address}); }`
+
+#include <poll.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -13,31 +17,47 @@
 
 namespace weir::testing {
 
-/// Makes a transport that can reach the others of the same maker.
-using transport_maker = std::function<std::unique_ptr<transport>(transport_handlers)>;
+/// What is tested. Transports of one maker can reach one another; `address` is one to listen at that is free.
+struct implementation {
+  transport_maker make;
+  std::string address = "conformance";
+};
 
 /// Two transports with a connection between them.
 struct pair_of_transports {
-  std::vector<std::vector<std::byte>> frames;
+  /// What one side heard.
+  struct side {
+    std::vector<std::vector<std::byte>> frames;
+    int closed = 0;
+    transport_handlers handlers(std::shared_ptr<connection>* accepted = nullptr) {
+      return {[accepted](std::shared_ptr<connection> c) {
+                if (accepted != nullptr) *accepted = std::move(c);
+              },
+              [this](connection&, std::span<const std::byte> f) { frames.emplace_back(f.begin(), f.end()); },
+              [this](connection&, const error&) { ++closed; }};
+    }
+  };
+  side at_server, at_client;
   std::shared_ptr<connection> accepted;
-  bool closed = false;
   std::unique_ptr<transport> server, client;
+  std::string address;  ///< where the server is reached
   std::shared_ptr<connection> to_server;
 
-  explicit pair_of_transports(const transport_maker& make, const std::string& address = "conformance") {
-    server = make({[this](std::shared_ptr<connection> c) { accepted = std::move(c); },
-                   [this](connection&, std::span<const std::byte> f) { frames.emplace_back(f.begin(), f.end()); },
-                   [this](connection&, const error&) { closed = true; }});
-    client = make({});
-    auto at = server->listen(address);
+  explicit pair_of_transports(const implementation& tested) {
+    server = tested.make(at_server.handlers(&accepted));
+    client = tested.make(at_client.handlers());
+    auto at = server->listen(tested.address);
     REQUIRE(at);
-    auto connected = client->connect(*at, soon());
+    address = *at;
+    auto connected = client->connect(address, soon());
     REQUIRE(connected);
     to_server = *connected;
     REQUIRE(until([this] { return accepted != nullptr; }));
   }
 
-  static std::chrono::steady_clock::time_point soon() { return std::chrono::steady_clock::now() + std::chrono::seconds(5); }
+  static std::chrono::steady_clock::time_point soon() {
+    return std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  }
 
   template <class Condition>
   bool until(Condition condition) {
@@ -69,14 +89,15 @@ inline std::vector<std::byte> pattern(std::size_t size, unsigned seed) {
   return bytes;
 }
 
-inline void transfers(const transport_maker& make) {
-  pair_of_transports p(make);
+inline void transfers(const implementation& tested) {
+  pair_of_transports p(tested);
   for (std::size_t size : {0UL, 1UL, 63UL, 64UL, 4097UL, 1000003UL}) {
     auto memory = p.server->allocate(size);
     REQUIRE(memory);
     REQUIRE((*memory)->bytes().size() == size);
     CHECK(reinterpret_cast<std::uintptr_t>((*memory)->bytes().data()) % 64 == 0);
-    CHECK(std::all_of((*memory)->bytes().begin(), (*memory)->bytes().end(), [](std::byte b) { return b == std::byte{0}; }));
+    CHECK(std::all_of((*memory)->bytes().begin(), (*memory)->bytes().end(),
+                      [](std::byte b) { return b == std::byte{0}; }));
     const auto sent = pattern(size, 1);
     CHECK(p.put((*memory)->descriptor(), 0, sent));
     CHECK(std::equal(sent.begin(), sent.end(), (*memory)->bytes().begin()));
@@ -91,8 +112,8 @@ inline void transfers(const transport_maker& make) {
   }
 }
 
-inline void refusals(const transport_maker& make) {
-  pair_of_transports p(make);
+inline void refusals(const implementation& tested) {
+  pair_of_transports p(tested);
   auto memory = p.server->allocate(100);
   REQUIRE(memory);
   std::vector<std::byte> buffer(10);
@@ -110,31 +131,122 @@ inline void refusals(const transport_maker& make) {
   const std::vector<std::byte> long_frame(p.client->capabilities().longest_frame + 1);
   CHECK(p.to_server->send(long_frame).error().code == errc::invalid_argument);
   CHECK_FALSE(p.client->connect("nobody is here", p.soon()));
-  CHECK_FALSE(p.server->listen("conformance"));
+  CHECK_FALSE(p.server->listen(p.address));
 }
 
-inline void frames(const transport_maker& make) {
-  pair_of_transports p(make);
-  for (unsigned i = 0; i < 100; ++i) REQUIRE(p.to_server->send(pattern(i * 37, i)));
-  REQUIRE(p.until([&] { return p.frames.size() == 100; }));
-  for (unsigned i = 0; i < 100; ++i) CHECK(p.frames[i] == pattern(i * 37, i));
+inline void frames(const implementation& tested) {
+  pair_of_transports p(tested);
+  for (unsigned i = 0; i < 100; ++i) {
+    REQUIRE(p.to_server->send(pattern(i * 37, i)));
+    REQUIRE(p.accepted->send(pattern(i * 41, i)));
+  }
+  CHECK(p.at_server.frames.empty());  // handlers run in progress() only
+  REQUIRE(p.until([&] { return p.at_server.frames.size() == 100 && p.at_client.frames.size() == 100; }));
+  for (unsigned i = 0; i < 100; ++i) {
+    CHECK(p.at_server.frames[i] == pattern(i * 37, i));
+    CHECK(p.at_client.frames[i] == pattern(i * 41, i));
+  }
+  const auto longest = pattern(std::min<std::size_t>(p.client->capabilities().longest_frame, 1 << 20), 5);
+  REQUIRE(p.to_server->send(longest));
+  REQUIRE(p.until([&] { return p.at_server.frames.size() == 101; }));
+  CHECK(p.at_server.frames.back() == longest);
 }
 
-inline void closing(const transport_maker& make) {
-  pair_of_transports p(make);
+/// `close` ends the connection from the client's side: what is under way there completes, and the server hears once.
+inline void ending(const implementation& tested, const std::function<void(pair_of_transports&)>& close) {
+  pair_of_transports p(tested);
   auto memory = p.server->allocate(10);
+  REQUIRE(memory);
   std::vector<std::byte> buffer(10);
   std::optional<result<void>> outcome;
-  p.to_server->get((*memory)->descriptor(), 0, buffer, p.soon(), [&](result<void> r) { outcome = std::move(r); });
-  p.to_server->close();
-  p.to_server->close();
-  CHECK(p.until([&] { return outcome && p.closed; }));
+  int calls = 0;
+  p.to_server->get((*memory)->descriptor(), 0, buffer, p.soon(), [&](result<void> r) {
+    outcome = std::move(r);
+    ++calls;
+  });
+  close(p);
+  CHECK(p.until([&] { return outcome && p.at_server.closed > 0; }));
+  REQUIRE(outcome);
+  REQUIRE_FALSE(*outcome);
   CHECK(outcome->error().code == errc::unavailable);
+  CHECK(p.accepted->send(buffer).error().code == errc::unavailable);
+  for (int i = 0; i < 100; ++i) p.server->progress(), p.client->progress();
+  CHECK(calls == 1);
+  CHECK(p.at_server.closed == 1);
+}
+
+inline void closing(const implementation& tested) {
+  ending(tested, [](pair_of_transports& p) {
+    p.to_server->close();
+    p.to_server->close();
+    CHECK(p.to_server->send({}).error().code == errc::unavailable);
+  });
+}
+
+inline void destroying(const implementation& tested) {
+  ending(tested, [](pair_of_transports& p) { p.to_server.reset(); });
+}
+
+inline void closing_by_the_server(const implementation& tested) {
+  pair_of_transports p(tested);
+  p.accepted->close();
+  CHECK(p.until([&] { return p.at_client.closed == 1; }));
+  std::vector<std::byte> buffer(1);
+  CHECK(p.get("anything", 0, buffer).error().code == errc::unavailable);
   CHECK(p.to_server->send(buffer).error().code == errc::unavailable);
 }
 
-inline void mapping(const transport_maker& make) {
-  pair_of_transports p(make);
+/// An operation whose deadline is past ends, in time or with `timeout`, once.
+inline void deadlines(const implementation& tested) {
+  pair_of_transports p(tested);
+  auto memory = p.server->allocate(10);
+  REQUIRE(memory);
+  std::vector<std::byte> buffer(10);
+  const auto outcome = p.wait([&](completion done) {
+    p.to_server->get((*memory)->descriptor(), 0, buffer, std::chrono::steady_clock::now() - std::chrono::seconds(1),
+                     std::move(done));
+  });
+  if (!outcome) CHECK(outcome.error().code == errc::timeout);
+}
+
+/// An event loop that looks at event_fd alone, and calls `progress` when it is readable, sees an operation through.
+inline void waking(const implementation& tested) {
+  pair_of_transports p(tested);
+  auto memory = p.server->allocate(10);
+  REQUIRE(memory);
+  std::vector<std::byte> buffer(10);
+  bool done = false;
+  while (p.server->progress() + p.client->progress() > 0) {
+  }
+  p.to_server->get((*memory)->descriptor(), 0, buffer, p.soon(), [&](result<void> r) { done = r.has_value(); });
+  REQUIRE(p.to_server->send(buffer));
+  while (!done || p.at_server.frames.empty()) {
+    pollfd waiting[]{{p.server->event_fd(), POLLIN, 0}, {p.client->event_fd(), POLLIN, 0}};
+    REQUIRE(::poll(waiting, 2, 5000) > 0);
+    if (waiting[0].revents != 0) p.server->progress();
+    if (waiting[1].revents != 0) p.client->progress();
+  }
+}
+
+/// Several threads may allocate at once.
+inline void allocating(const implementation& tested) {
+  pair_of_transports p(tested);
+  std::vector<std::vector<std::shared_ptr<region>>> made(4);
+  std::vector<std::thread> threads;
+  for (auto& mine : made)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 100; ++i)
+        if (auto memory = p.server->allocate(1000)) mine.push_back(*memory);
+    });
+  for (auto& t : threads) t.join();
+  for (const auto& mine : made) CHECK(mine.size() == 100);
+  auto one = p.server->allocate(8), other = p.server->allocate(8);
+  REQUIRE((one && other));
+  CHECK((*one)->descriptor() != (*other)->descriptor());
+}
+
+inline void mapping(const implementation& tested) {
+  pair_of_transports p(tested);
   if (!p.client->capabilities().map) return;
   auto memory = p.server->allocate(1000);
   const auto sent = pattern(1000, 3);
@@ -145,17 +257,38 @@ inline void mapping(const transport_maker& make) {
   CHECK(std::equal(sent.begin(), sent.end(), view->bytes.begin(), view->bytes.end()));
 }
 
-inline void many_connections(const transport_maker& make, const std::function<std::size_t()>& open_descriptors) {
-  pair_of_transports p(make);
+inline std::size_t open_descriptors() {
+  namespace fs = std::filesystem;
+  return static_cast<std::size_t>(std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator()));
+}
+
+inline void many_connections(const implementation& tested) {
+  pair_of_transports p(tested);
   const auto before = open_descriptors();
   for (int i = 0; i < 2000; ++i) {
-    auto c = p.client->connect("conformance", p.soon());
+    auto c = p.client->connect(p.address, p.soon());
     REQUIRE(c);
     (*c)->close();
     p.server->progress();
+    p.client->progress();
   }
   p.accepted.reset();
-  CHECK(open_descriptors() <= before);
+  CHECK(p.until([&] { return open_descriptors() <= before; }));
+}
+
+/// All of it: a section each.
+inline void conformance(const implementation& tested) {
+  SECTION("moves any size") { transfers(tested); }
+  SECTION("refuses what is wrong") { refusals(tested); }
+  SECTION("keeps frames whole and in order") { frames(tested); }
+  SECTION("completes what a close cuts off") { closing(tested); }
+  SECTION("completes what a destroyed connection cuts off") { destroying(tested); }
+  SECTION("tells the client of the server's close") { closing_by_the_server(tested); }
+  SECTION("keeps deadlines") { deadlines(tested); }
+  SECTION("wakes an event loop") { waking(tested); }
+  SECTION("allocates on any thread") { allocating(tested); }
+  SECTION("maps, and a view outlives its region") { mapping(tested); }
+  SECTION("leaks no descriptor over thousands of connections") { many_connections(tested); }
 }
 
 }  // namespace weir::testing
