@@ -32,6 +32,13 @@ std::size_t kv_cache::bytes() const noexcept {
   return sum;
 }
 
+void kv_cache::copy(std::int64_t from, std::int64_t to, std::int64_t tokens) {
+  if (from < 0 || from >= slots() || to < 0 || to >= slots() || from == to || tokens < 0 || tokens > capacity())
+    throw std::invalid_argument("a copy is between two slots, of at most the cache's capacity");
+  for (auto* side : {&state_->keys, &state_->values})
+    for (auto& layer : *side) layer[to].narrow(1, 0, tokens).copy_(layer[from].narrow(1, 0, tokens));
+}
+
 void causal_lm::state::need_rows(std::int64_t rows, std::int64_t last_rows) {
   const auto& c = config;
   const auto options = flat.options();

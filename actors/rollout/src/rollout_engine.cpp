@@ -76,7 +76,7 @@ promise<generation> rollout_engine::accept(const generate_request& request) {
   if (auto valid = check_sampling(request.sampling, config_.vocab_size); !valid) return refuse(valid.error().code, valid.error().message);
   if (waiting_.size() >= settings_.most_waiting)
     return refuse(errc::unavailable, std::to_string(waiting_.size()) + " requests wait already, which is the engine's bound");
-  waiting_.push_back({request, {}, answer, 0, 0});
+  waiting_.push_back({request, {}, answer, 0, -1, 0});
   schedule();
   return answer;
 }
@@ -124,10 +124,13 @@ void rollout_engine::step() {
 }
 
 void rollout_engine::admit() {
+  std::optional<std::size_t> leader;
   while (!waiting_.empty() && !free_slots_.empty()) {
     auto& s = waiting_.front();
     s.slot = free_slots_.back();
     free_slots_.pop_back();
+    if (leader && active_[*leader].request.context == s.request.context) s.leader = active_[*leader].slot;
+    else leader = active_.size();
     active_.push_back(std::move(s));
     waiting_.pop_front();
   }
@@ -140,6 +143,7 @@ void rollout_engine::choose_chunks() {
   auto room = settings_.prefill_tokens;
   for (std::size_t i = 0; i < active_.size(); ++i) {
     auto& s = active_[i];
+    if (s.leader >= 0) continue;
     const auto prompt = static_cast<std::int64_t>(s.request.context.size());
     std::span<const token> tokens;
     if (s.cached < prompt) {
@@ -161,13 +165,30 @@ void rollout_engine::draw(const float* logits, std::int64_t width) {
   for (std::size_t row = 0; row < chunk_owner_.size(); ++row) {
     auto& s = active_[chunk_owner_[row]];
     if (s.cached < static_cast<std::int64_t>(s.request.context.size())) continue;  // its prompt is not all in yet
-    const auto from = logits + static_cast<std::int64_t>(row) * width;
-    if (!produce(s, {from, static_cast<std::size_t>(width)})) continue;
-    free_slots_.push_back(s.slot);
-    s.slot = -1;
-    ++activity_.sequences;
+    const std::span from(logits + static_cast<std::int64_t>(row) * width, static_cast<std::size_t>(width));
+    if (s.output.tokens.empty()) follow(s.slot, s.cached, from);
+    advance(s, from);
   }
   std::erase_if(active_, [](const sequence& s) { return s.slot < 0; });
+}
+
+/// Those that waited for this prefill take it over, and go on by themselves.
+void rollout_engine::follow(std::int64_t leader, std::int64_t length, std::span<const float> logits) {
+  for (auto& s : active_) {
+    if (s.leader != leader) continue;
+    cache_->copy(leader, s.slot, length);
+    s.leader = -1;
+    s.cached = length;
+    advance(s, logits);
+  }
+}
+
+/// Draws the next token; gives the slot back if that was the last.
+void rollout_engine::advance(sequence& s, std::span<const float> logits) {
+  if (!produce(s, logits)) return;
+  free_slots_.push_back(s.slot);
+  s.slot = -1;
+  ++activity_.sequences;
 }
 
 /// Draws a sequence's next token; true if that ended it, with its answer sent.

@@ -7,6 +7,7 @@
 #include "run.hpp"
 #include "verify.hpp"
 #include "weir/app/main.hpp"
+#include "weir/policy/threads.hpp"
 
 namespace weir::app {
 
@@ -60,6 +61,7 @@ void add_config(CLI::App* command, arguments& a, bool required) {
 int main(int argc, char** argv, const environment_registry& known) {
   // A reader that goes away (weir train | head) is no reason to end a run.
   std::signal(SIGPIPE, SIG_IGN);
+  keep_freed_memory();
   arguments a;
   CLI::App app("Weir: asynchronous reinforcement learning of language models");
   app.name("weir");

@@ -62,6 +62,9 @@ class kv_cache {
   std::int64_t capacity() const noexcept;
   std::size_t bytes() const noexcept;
 
+  /// Gives slot `to` the first `tokens` tokens of slot `from`: sequences that begin alike need to be computed once.
+  void copy(std::int64_t from, std::int64_t to, std::int64_t tokens);
+
  private:
   friend class causal_lm;
   struct state;

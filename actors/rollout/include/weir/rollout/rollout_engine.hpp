@@ -30,7 +30,7 @@ struct rollout_activity {
   double busy_seconds = 0;            ///< in which at least one sequence was under way
   std::uint64_t steps = 0;            ///< decode steps
   std::uint64_t tokens = 0;           ///< produced
-  std::uint64_t prompt_tokens = 0;    ///< prefilled
+  std::uint64_t prompt_tokens = 0;    ///< prefilled; of requests with one context, once
   std::uint64_t sequences = 0;        ///< finished
   std::uint64_t active = 0;
   std::uint64_t waiting = 0;
@@ -38,7 +38,8 @@ struct rollout_activity {
 };
 
 /// Spawn with a thread of its own. What it produces for a request is a function of the request and of the weights at each
-/// step, whatever else is in the batch. A sequence whose numbers are no longer finite fails alone.
+/// step, whatever else is in the batch. Requests that arrive one after the other with the same context, as a group's episodes
+/// do, are prefilled once. A sequence whose numbers are no longer finite fails alone.
 class rollout_engine : public node<rollout_engine_actor> {
  public:
   /// Requests wait until the first weights are there. Throws std::invalid_argument if the settings don't fit the model.
@@ -55,6 +56,7 @@ class rollout_engine : public node<rollout_engine_actor> {
     generation output;
     promise<generation> answer;
     std::int64_t slot = 0;
+    std::int64_t leader = -1;  ///< the slot where the same context is being prefilled; -1: in its own
     std::int64_t cached = 0;  ///< tokens in the cache
   };
 
@@ -65,6 +67,8 @@ class rollout_engine : public node<rollout_engine_actor> {
   void admit();
   void choose_chunks();
   void draw(const float* logits, std::int64_t width);
+  void follow(std::int64_t leader, std::int64_t length, std::span<const float> logits);
+  void advance(sequence& s, std::span<const float> logits);
   bool produce(sequence& s, std::span<const float> logits);
   void observe();
   bool idle() const noexcept { return active_.empty() && waiting_.empty(); }
