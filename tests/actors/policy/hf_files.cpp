@@ -112,8 +112,8 @@ TEST_CASE("a model comes back as it was saved: fp32 bit for bit, half types roun
   CHECK(same_bits(loaded->flat(), s.model.flat()) == (config.type == weir::dtype::f32));
   // Once rounded, always the same.
   REQUIRE(loaded->save(s.folder.path() / "again"));
-  CHECK(slurp(s.folder.path() / "again" / "model.safetensors") == slurp(s.weights()));
-  CHECK(slurp(s.folder.path() / "again" / "config.json") == slurp(s.path / "config.json"));
+  CHECK((slurp(s.folder.path() / "again" / "model.safetensors") == slurp(s.weights())));
+  CHECK((slurp(s.folder.path() / "again" / "config.json") == slurp(s.path / "config.json")));
 }
 
 TEST_CASE("bfloat16 is rounded to nearest, ties to even") {
@@ -147,7 +147,7 @@ TEST_CASE("the files of transformers load, and other files in the directory are 
   CHECK(model->config().head_dim == 24);
   const auto golden = slurp(path / "golden.json");
   REQUIRE(model->save(path));
-  CHECK(slurp(path / "golden.json") == golden);
+  CHECK((slurp(path / "golden.json") == golden));
   auto again = weir::causal_lm::load(path);
   REQUIRE(again);
   CHECK(same_bits(model->flat(), again->flat()));
@@ -359,8 +359,8 @@ TEST_CASE("a save that fails leaves the old files") {
   const auto weights = slurp(s.weights()), config = slurp(s.path / "config.json");
   auto other = weir::causal_lm::random(small_config(), 2);
   auto unchanged = [&] {
-    CHECK(slurp(s.weights()) == weights);
-    CHECK(slurp(s.path / "config.json") == config);
+    CHECK((slurp(s.weights()) == weights));
+    CHECK((slurp(s.path / "config.json") == config));
     std::size_t files = 0;
     for ([[maybe_unused]] const auto& f : fs::directory_iterator(s.path)) ++files;
     CHECK(files == 3);  // nothing half-written beside them

@@ -109,3 +109,30 @@ TEST_CASE("all sets attend alike, with the head sizes that are unrolled and one 
     return std::vector<at::Tensor>{q, k, inv, o, lse, dq, dk, dqkv, dqw, dkw, last};
   });
 }
+
+TEST_CASE("the packed product is the matrix product, a row's bits in any company") {
+  using weir::kernels::panel_width;
+  const std::int64_t outputs = GENERATE(as<std::int64_t>{}, 1, 16, 37, 64), inputs = GENERATE(as<std::int64_t>{}, 1, 24, 130);
+  const std::int64_t rows = 3 * weir::kernels::row_multiple, panels = (outputs + panel_width - 1) / panel_width;
+  const auto x = gaussian({rows, inputs}, 1), w = gaussian({outputs, inputs}, 2), base = gaussian({rows, outputs}, 3);
+  const auto expected = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
+  for (const auto* set : sets()) {
+    INFO(set->name);
+    const auto packed = at::full({panels * panel_width * inputs}, 7.0F);
+    set->pack(data(w), data(packed), outputs, inputs);
+    auto y = at::full({rows, outputs}, 9.0F);
+    set->product(data(x), data(packed), data(y), rows, outputs, inputs, 0, panels, false);
+    CHECK(relative_difference(y, expected) < 1e-6);
+    auto added = base.clone();
+    set->product(data(x), data(packed), data(added), rows, outputs, inputs, 0, panels, true);
+    CHECK(relative_difference(added - base, expected) < 1e-5);
+    // Panels one by one, and the last rows alone.
+    auto apart = at::full({rows, outputs}, 9.0F);
+    for (std::int64_t p = 0; p < panels; ++p) set->product(data(x), data(packed), data(apart), rows, outputs, inputs, p, p + 1, false);
+    CHECK(same_bits(apart, y));
+    const auto last = weir::kernels::row_multiple, first = rows - last;
+    auto alone = at::full({last, outputs}, 9.0F);
+    set->product(data(x) + first * inputs, data(packed), data(alone), last, outputs, inputs, 0, panels, false);
+    CHECK(same_bits(alone, y.narrow(0, first, last)));
+  }
+}
