@@ -308,6 +308,60 @@ TEST_CASE("an answer to an episode that was given up is not taken for another's"
   for (const auto& r : w.out->records) CHECK(r.record.tokens.back() == 77);
 }
 
+namespace {
+
+/// Stands where the pool does: keeps what its sandbox reports.
+class listener : public weir::node<weir::sandbox_pool_actor> {
+ public:
+  listener(caf::actor_config& config, std::shared_ptr<std::atomic<int>> ends) : node(config), ends_(std::move(ends)) {}
+  weir::sandbox_pool_actor::behavior_type make_behavior() override {
+    return behave([] { return weir::drained{}; }, [](const weir::grant_admission&) {},
+                  [this](const weir::episode_ended&) { ++*ends_; }, [](const weir::tick&) {});
+  }
+
+ private:
+  std::shared_ptr<std::atomic<int>> ends_;
+};
+
+}  // namespace
+
+TEST_CASE("a sandbox that is told to cancel lives on: the late answer is not taken for the next episode's") {
+  auto runtime = weir::actor_runtime::with<caf::id_block::weir_actors>(2);
+  weir::graph g(runtime.system());
+  auto ends = std::make_shared<std::atomic<int>>(0);
+  auto script = std::make_shared<model_script>();
+  auto out = std::make_shared<outcomes>();
+  script->answer = [](const auto&, std::size_t n) { return reply{said({static_cast<weir::token>(n)}), reply::held}; };
+  auto pool = g.add<listener>("pool", ends);
+  auto engine = g.add<model>("model", script);
+  auto records = g.add<sink>("sink", out);
+  auto sandbox =
+      weir::in_process_sandboxes(kind([] { return environment_script{}; }), {}, nullptr)(runtime.system(), pool.handle);
+  weir::run_episode order;
+  order.spec.task = "0";
+  order.engine = caf::actor_cast<weir::generator_actor>(engine.handle);
+  order.records = caf::actor_cast<weir::episode_sink>(records.handle);
+  caf::anon_send(sandbox, order);
+  caf::anon_send(sandbox, weir::cancel_episode{0, 0, 1});  // another attempt: not this one
+  caf::anon_send(sandbox, weir::cancel_episode{0, 0, 0});
+  order.spec.attempt = 1;
+  caf::anon_send(sandbox, order);
+  const bool both_asked = eventually([&] { return script->count() == 2; });
+  g.tell(engine, weir::tick{});
+  CHECK(both_asked);
+  CHECK(eventually([&] { return *ends == 1; }));
+  CHECK(eventually([&] { return out->record_count() == 1; }));
+  std::this_thread::sleep_for(30ms);
+  CHECK(*ends == 1);
+  {
+    std::lock_guard lock(out->mutex);
+    REQUIRE(out->records.size() == 1);
+    CHECK(out->records[0].spec.attempt == 1);
+    CHECK(out->records[0].record.tokens == tokens{10, 11, 1});
+  }
+  caf::anon_send_exit(sandbox, caf::exit_reason::user_shutdown);
+}
+
 TEST_CASE("a sandbox that ends in mid-episode costs an attempt, and another takes its place") {
   world w(settings_of(1, 1, 1, 1), kind([] { return environment_script{}; }));
   w.scripts[0]->answer = [](const auto&, std::size_t n) { return n == 0 ? reply{said({1}), reply::never} : reply{}; };
