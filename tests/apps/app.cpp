@@ -46,7 +46,7 @@ outcome weir_run(const scratch& place, std::vector<std::string> words, std::chro
 std::vector<std::string> small_run(const std::string& run_dir, const std::vector<std::string>& overrides = {}) {
   std::vector<std::string> words{"train", countdown, "--run-dir", run_dir};
   for (const char* o : {"warm_start.steps=60", "warm_start.batch=64", "warm_start.lr=5e-3", "warm_start.lr_warmup_steps=5", "trainer.steps=6", "trainer.batch_groups=4", "trainer.group_size=4",
-                        "trainer.max_staleness=0", "tasks.eval_count=16", "checkpoints.every=0"}) {
+                        "trainer.max_staleness=0", "trainer.lr_decay=constant", "tasks.eval_count=16", "checkpoints.every=0"}) {
     words.emplace_back("--set");
     words.emplace_back(o);
   }
