@@ -103,7 +103,7 @@ void sandbox_pool::start_waiting() {
 std::optional<std::size_t> sandbox_pool::least_loaded() const {
   std::optional<std::size_t> best;
   for (std::size_t i = 0; i < engines_.all().size(); ++i)
-    if (!engine_states_[i].gone && (!best || engine_states_[i].load < engine_states_[*best].load)) best = i;
+    if (!engine_states_[i].gone && (!best || engine_states_[i].rank() < engine_states_[*best].rank())) best = i;
   return best;
 }
 
@@ -126,6 +126,7 @@ void sandbox_pool::ended(caf::actor_id sandbox, const std::string& failure) {
   auto taken = running_.extract(sandbox);
   auto& run = taken.mapped();
   --engine_states_[run.engine].load;
+  engine_states_[run.engine].suspect = !failure.empty();
   auto& group = groups_.at(run.spec.group);
   --group.live;
   if (failure.empty()) {

@@ -100,6 +100,8 @@ class sandbox_pool : public node<sandbox_pool_actor> {
   struct engine_state {
     std::uint32_t load = 0;
     bool gone = false;
+    bool suspect = false;  ///< its last episode failed: a retry goes elsewhere first, as its end may not be known yet
+    std::pair<bool, std::uint32_t> rank() const noexcept { return {suspect, load}; }
   };
   std::vector<engine_state> engine_states_;  ///< as engines_.all()
   bool draining_ = false;
