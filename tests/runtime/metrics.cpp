@@ -1,14 +1,12 @@
-// The metrics file, live values, busy time.
+// The metrics file.
 #include "weir/runtime/metrics.hpp"
 
 #include <cmath>
 #include <limits>
-#include <thread>
 
 #include "catch.hpp"
 #include "temporary.hpp"
 
-using namespace std::chrono_literals;
 using nlohmann::ordered_json;
 
 namespace {
@@ -101,79 +99,4 @@ TEST_CASE("a line that does not fit leaves no part of itself") {
     return content(path) == lines({1, 2}) && log->append({1}) && content(path) == lines({1, 2}) + "[1]\n" ? 0 : 3;
   });
   CHECK(status == 0);
-}
-
-TEST_CASE("a name is one value for all who ask, listed in the order of first asking") {
-  weir::metrics_registry registry;
-  auto b = registry.counter("b");
-  auto a = registry.gauge("a");
-  b->fetch_add(2);
-  registry.counter("b")->fetch_add(1);
-  registry.gauge("a")->store(-0.5);
-  auto samples = registry.snapshot();
-  REQUIRE(samples.size() == 2);
-  CHECK(samples[0].name == "b");
-  CHECK(std::get<std::uint64_t>(samples[0].value) == 3);
-  CHECK(samples[1].name == "a");
-  CHECK(std::get<double>(samples[1].value) == -0.5);
-  CHECK_THROWS_AS(registry.gauge("b"), std::logic_error);
-  CHECK(registry.snapshot().size() == 2);
-}
-
-TEST_CASE("many threads may ask for and change metrics at once") {
-  weir::metrics_registry registry;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t)
-    threads.emplace_back([&registry] {
-      for (int i = 0; i < 1000; ++i) {
-        registry.counter("c" + std::to_string(i % 7))->fetch_add(1);
-        if (i % 100 == 0) (void)registry.snapshot();
-      }
-    });
-  for (auto& thread : threads) thread.join();
-  std::uint64_t sum = 0;
-  for (const auto& sample : registry.snapshot()) sum += std::get<std::uint64_t>(sample.value);
-  CHECK(sum == 4000);
-}
-
-TEST_CASE("busy time counts stretches of work and no others") {
-  weir::busy_meter meter;
-  CHECK(meter.seconds() == 0);
-  meter.leave();
-  CHECK(meter.seconds() == 0);
-  meter.enter();
-  std::this_thread::sleep_for(3ms);
-  const auto under_way = meter.seconds();
-  CHECK(under_way >= 0.003);
-  meter.enter();
-  std::this_thread::sleep_for(3ms);
-  meter.leave();
-  const auto total = meter.seconds();
-  CHECK(total >= under_way + 0.003);
-  std::this_thread::sleep_for(3ms);
-  CHECK(meter.seconds() == total);
-  meter.enter();
-  CHECK(meter.seconds() >= total);
-  CHECK(meter.seconds() < total + 60);
-}
-
-TEST_CASE("busy time never runs backwards for those who watch") {
-  weir::busy_meter meter;
-  std::atomic<bool> done{false};
-  std::thread worker([&] {
-    for (int i = 0; i < 100000; ++i) {
-      meter.enter();
-      meter.leave();
-    }
-    done = true;
-  });
-  double last = 0;
-  bool backwards = false;
-  while (!done) {
-    const auto now = meter.seconds();
-    backwards = backwards || now < last;
-    last = now;
-  }
-  worker.join();
-  CHECK_FALSE(backwards);
 }

@@ -72,7 +72,7 @@ promise<generation> rollout_engine::accept(const generate_request& request) {
                                               std::to_string(settings_.max_context) + " (max_context)");
   for (auto t : request.context)
     if (t < 0 || t >= config_.vocab_size)
-      return refuse(errc::invalid_argument, "token " + std::to_string(t) + " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
+      return refuse(errc::invalid_data, "token " + std::to_string(t) + " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
   if (auto valid = check_sampling(request.sampling, config_.vocab_size); !valid) return refuse(valid.error().code, valid.error().message);
   if (waiting_.size() >= settings_.most_waiting)
     return refuse(errc::unavailable, std::to_string(waiting_.size()) + " requests wait already, which is the engine's bound");

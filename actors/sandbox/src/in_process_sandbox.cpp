@@ -1,6 +1,8 @@
 #include "weir/sandbox/in_process_sandbox.hpp"
 
+#include <cmath>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "weir/runtime/random.hpp"
@@ -104,6 +106,8 @@ void in_process_sandbox::answered(const generation& turn) {
   const auto text = text_ ? text_->decode(turn.tokens, true) : std::string{};
   auto outcome = guarded("step", [&] { return environment_->step(action{turn.tokens, text}); });
   if (!outcome) return fail_episode(outcome.error().message);
+  if (!(std::abs(outcome->reward) <= std::numeric_limits<float>::max()))
+    return fail_episode("the environment's step gave a reward of " + std::to_string(outcome->reward) + ", which is no number that fp32 holds");
   recorder_.rewarded(outcome->reward);
   if (outcome->terminated || outcome->truncated)
     return complete(outcome->terminated, outcome->truncated, outcome->success);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace weir {
 
@@ -19,7 +20,8 @@ result<std::int64_t> check_trajectory(const trajectory& t, std::int64_t vocab) {
     ++produced;
     if (!std::isfinite(t.logprobs[i])) return fail(errc::numeric, who + "a behaviour log-probability is not finite");
   }
-  if (!std::isfinite(t.reward)) return fail(errc::numeric, who + "its reward is not finite");
+  if (!(std::abs(t.reward) <= std::numeric_limits<float>::max()))  // their squares fit a double
+    return fail(errc::numeric, who + "its reward, " + std::to_string(t.reward) + ", is not finite or beyond fp32");
   return produced;
 }
 

@@ -1,5 +1,5 @@
 // Acting: prefill and decode over the cache, against whole sequences; no row depends on its company.
-#include <map>
+#include <array>
 #include <optional>
 
 #include "catch.hpp"
@@ -170,6 +170,27 @@ TEST_CASE("the form for other devices gives the same logits") {
     at::NoGradGuard none;
     CHECK(largest_difference(state_of(model).extend_composite(composite, chunks), expected) < 1e-5);
   }
+}
+
+TEST_CASE("a slot that takes over another's beginning goes on bit for bit as that one does") {
+  auto model = weir::causal_lm::random(small_config(), 34);
+  weir::random_stream random(35);
+  weir::kv_cache cache(model.config(), 3, 24);
+  sequence first{random_tokens(random, 20, 37), 0, 0}, rest{random_tokens(random, 24, 37), 2, 0};
+  model.extend(cache, std::vector{next_chunk(rest, 24)});  // what the slot held before
+  model.extend(cache, std::vector{next_chunk(first, 12)});
+  cache.copy(0, 2, 9);
+  auto second = first;
+  second.slot = 2;
+  second.done = 9;
+  first.done = 12;
+  const auto expected = whole(model, first);
+  CHECK(largest_difference(model.extend(cache, std::vector{next_chunk(second, 4)})[0], expected[12]) < 1e-5);
+  second.done = 13;
+  const auto a = model.extend(cache, std::vector{next_chunk(first, 5)}).clone();
+  CHECK(same_bits(model.extend(cache, std::vector{next_chunk(second, 4)}), a));
+  for (auto [from, to, tokens] : {std::array<std::int64_t, 3>{0, 0, 1}, {-1, 0, 1}, {0, 3, 1}, {3, 0, 1}, {0, 1, 25}, {0, 1, -1}})
+    CHECK_FALSE(thrown_by([&, f = from, t = to, n = tokens] { cache.copy(f, t, n); }).empty());
 }
 
 TEST_CASE("a call that cannot be met is refused, and the cache is as before") {

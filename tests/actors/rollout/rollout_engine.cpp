@@ -172,8 +172,8 @@ TEST_CASE("a request that cannot be served fails alone, with the reason") {
   auto code = [&](weir::generate_request r) { return w.generate_one(std::move(r)).error().code; };
   CHECK(code(request({}, 1, 0)) == weir::errc::invalid_argument);
   CHECK(code(request(std::vector<weir::token>(40, 1), 1, 0)) == weir::errc::invalid_argument);
-  CHECK(code(request({29}, 1, 0)) == weir::errc::invalid_argument);
-  CHECK(code(request({-1}, 1, 0)) == weir::errc::invalid_argument);
+  CHECK(code(request({29}, 1, 0)) == weir::errc::invalid_data);
+  CHECK(code(request({-1}, 1, 0)) == weir::errc::invalid_data);
   CHECK(code(request({1}, 0, 0)) == weir::errc::invalid_argument);
   CHECK(w.generate_one(request({1}, 1, 0)));
   auto reader = weir::snapshot_reader::connect(weir::make_inproc_transport(w.fabric), "weights", w.bytes);

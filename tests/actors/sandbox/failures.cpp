@@ -1,6 +1,7 @@
 // What goes wrong in an episode costs that episode, is tried again, and then costs its group: never more.
 #include <algorithm>
 #include <condition_variable>
+#include <limits>
 #include <set>
 
 #include "support.hpp"
@@ -197,6 +198,19 @@ TEST_CASE("what an environment may not give is a failure that says so") {
                     return s;
                   }),
                   {"1"}) == "it failed");
+  for (double reward : {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::infinity(), 1e200})
+    CHECK(reason_of(kind([reward] {
+                      environment_script s;
+                      s.step = [reward](const weir::action&) -> result<step_result> {
+                        step_result out;
+                        out.reward = reward;
+                        out.terminated = true;
+                        return out;
+                      };
+                      return s;
+                    }),
+                    {"1"})
+              .find("step gave a reward of " + std::to_string(reward).substr(0, 3)) != std::string::npos);
 }
 
 TEST_CASE("a group with one failure is reported once none of its episodes runs, and nothing of it comes after") {

@@ -32,7 +32,7 @@ struct action {
 /// The outcome of a step. If neither `terminated` nor `truncated` is set, `next` goes to the model as the next turn.
 struct step_result {
   observation next;
-  double reward = 0;
+  double reward = 0;  ///< finite, in fp32's range: another fails the episode
   bool terminated = false;
   bool truncated = false;
   bool success = false;  ///< the task is solved: what `solved fraction` and accuracy count

@@ -133,8 +133,8 @@ class causal_lm {
                       bool entropy_gradient = false);
 
   /// Appends chunks to the cache (prefill and decode alike, several sequences of different lengths in one call) and
-  /// returns the logits that follow each chunk's last token: [chunks, vocab], fp32. Slots must be distinct. On the
-  /// CPU a row does not depend on which other chunks are in the call, bit for bit.
+  /// returns the logits that follow each chunk's last token: [chunks, vocab], fp32, valid until the next call. Slots
+  /// must be distinct. On the CPU a row does not depend on which other chunks are in the call, bit for bit.
   at::Tensor extend(kv_cache& cache, std::span<const sequence_chunk> chunks);
 
  private:
