@@ -57,6 +57,11 @@ class player : public weir::node<catcher_actor> {
         });
   }
 
+  void on_exit() override {
+    held_ = {};  // a promise holds its own actor
+    node::on_exit();
+  }
+
  private:
   std::atomic<int>& caught_;
   int limit_;

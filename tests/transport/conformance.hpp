@@ -276,6 +276,23 @@ inline void many_connections(const implementation& tested) {
   CHECK(p.until([&] { return open_descriptors() <= before; }));
 }
 
+/// Handlers may keep the connections that they were given, as a server's do: all of it goes with the transport.
+inline void keeping(const implementation& tested) {
+  auto kept = std::make_shared<std::vector<std::shared_ptr<connection>>>();
+  {
+    auto server = tested.make({[kept](std::shared_ptr<connection> c) { kept->push_back(std::move(c)); }, {}, {}});
+    auto client = tested.make({});
+    const auto at = server->listen(tested.address);
+    REQUIRE(at);
+    auto to_server = client->connect(*at, pair_of_transports::soon());
+    REQUIRE(to_server);
+    for (const auto end = pair_of_transports::soon(); kept->empty() && std::chrono::steady_clock::now() < end;)
+      if (server->progress() == 0) std::this_thread::yield();
+    REQUIRE(kept->size() == 1);
+  }
+  CHECK(kept.use_count() == 1);  // the handlers are gone, though a connection is still here
+}
+
 /// All of it: a section each.
 inline void conformance(const implementation& tested) {
   SECTION("moves any size") { transfers(tested); }
@@ -285,6 +302,7 @@ inline void conformance(const implementation& tested) {
   SECTION("completes what a destroyed connection cuts off") { destroying(tested); }
   SECTION("tells the client of the server's close") { closing_by_the_server(tested); }
   SECTION("keeps deadlines") { deadlines(tested); }
+  SECTION("lets its handlers keep connections") { keeping(tested); }
   SECTION("wakes an event loop") { waking(tested); }
   SECTION("allocates on any thread") { allocating(tested); }
   SECTION("maps, and a view outlives its region") { mapping(tested); }

@@ -155,7 +155,8 @@ struct link {
   struct end {
     std::weak_ptr<inproc_inbox> inbox;
     std::weak_ptr<connection> object;
-    std::shared_ptr<const transport_handlers> handlers;
+    /// Its transport's alone: they may hold this very connection.
+    std::weak_ptr<const transport_handlers> handlers;
   };
   std::mutex mutex;
   end ends[2];
@@ -193,8 +194,9 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     auto inbox = peer.inbox.lock();
     if (!link_->open || !inbox) return fail(errc::unavailable, "the peer is gone");
     inbox->post([object = peer.object, handlers = peer.handlers, copy = std::vector<std::byte>(frame.begin(), frame.end())] {
-      auto c = object.lock();
-      if (c && handlers && handlers->on_frame) handlers->on_frame(*c, copy);
+      const auto c = object.lock();
+      const auto told = handlers.lock();
+      if (c && told && told->on_frame) told->on_frame(*c, copy);
     });
     return {};
   }
@@ -205,8 +207,9 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     auto& peer = link_->ends[1 - side_];
     if (auto inbox = peer.inbox.lock())
       inbox->post([object = peer.object, handlers = peer.handlers] {
-        auto c = object.lock();
-        if (c && handlers && handlers->on_closed) handlers->on_closed(*c, {errc::unavailable, "the peer closed the connection"});
+        const auto c = object.lock();
+        const auto told = handlers.lock();
+        if (c && told && told->on_closed) told->on_closed(*c, {errc::unavailable, "the peer closed the connection"});
       });
   }
 
