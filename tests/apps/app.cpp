@@ -68,16 +68,13 @@ std::vector<nlohmann::json> metrics(const std::string& run_dir) {
 /// The lines of training steps, without what depends on the clock.
 std::vector<nlohmann::json> steps(const std::string& run_dir) {
   std::vector<nlohmann::json> out;
-  std::uint64_t trained = 0;
   for (auto line : metrics(run_dir)) {
     if (!line.contains("reward")) continue;
     for (const char* key : {"loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour"}) REQUIRE(line.contains(key));
     nlohmann::json kept;
     for (const char* key : {"step", "loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour", "tokens_trained", "staleness_max"}) kept[key] = line[key];
     out.push_back(kept);
-    trained += line["tokens_trained"].get<std::uint64_t>();
   }
-  CHECK(trained > 0);  // or equality would mean nothing
   return out;
 }
 
@@ -144,7 +141,10 @@ TEST_CASE("a resumed synchronous run equals one that was not stopped, bit for bi
   const auto resumed = weir_run(place, {"resume", place / "half", "--steps", "6"});
   INFO(resumed.output);
   REQUIRE(resumed.code == 0);
-  CHECK(steps(place / "whole") == steps(place / "half"));
+  const auto whole = steps(place / "whole");
+  CHECK(whole == steps(place / "half"));
+  // Else the equality would mean nothing.
+  CHECK(std::any_of(whole.begin(), whole.end(), [](const auto& line) { return line["tokens_trained"] > 0; }));
   CHECK(learner_state(newest_checkpoint(place / "whole")) == learner_state(newest_checkpoint(place / "half")));
 }
 
