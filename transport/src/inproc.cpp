@@ -1,21 +1,17 @@
 #include "weir/transport/inproc.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <random>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 #include <vector>
+
+#include "inbox.hpp"
 
 namespace weir {
 
@@ -42,48 +38,6 @@ struct memory {
 
 }  // namespace
 
-/// One transport's inbox: what other threads leave for its next progress().
-class inproc_inbox {
- public:
-  inproc_inbox() : fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-  }
-  ~inproc_inbox() { ::close(fd_); }
-  inproc_inbox(const inproc_inbox&) = delete;
-  inproc_inbox& operator=(const inproc_inbox&) = delete;
-
-  void post(std::function<void()> work) {
-    {
-      std::lock_guard lock(mutex_);
-      work_.push_back(std::move(work));
-    }
-    const std::uint64_t one = 1;
-    // A full counter is readable already.
-    [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
-  }
-
-  std::size_t run() {
-    std::uint64_t count = 0;
-    [[maybe_unused]] const auto got = ::read(fd_, &count, sizeof count);
-    std::deque<std::function<void()>> due;
-    {
-      std::lock_guard lock(mutex_);
-      due.swap(work_);
-    }
-    for (auto& work : due) work();
-    return due.size();
-  }
-
-  int fd() const noexcept { return fd_; }
-
- private:
-  int fd_;
-  std::mutex mutex_;
-  std::deque<std::function<void()>> work_;
-};
-
-class inproc_transport;
-
 class inproc_fabric {
  public:
   std::string add(const std::shared_ptr<memory>& m) {
@@ -106,7 +60,7 @@ class inproc_fabric {
 
   /// A listener: where its transport's inbox is, and what to do there with a new peer.
   struct listener {
-    std::weak_ptr<inproc_inbox> inbox;
+    std::weak_ptr<weir::inbox> inbox;
     std::function<void(std::shared_ptr<void> peer)> accept;
   };
   bool listen(const std::string& address, listener l) {
@@ -153,7 +107,7 @@ class inproc_region final : public region {
 /// The two ends of one connection; each end posts to the other's inbox.
 struct link {
   struct end {
-    std::weak_ptr<inproc_inbox> inbox;
+    std::weak_ptr<weir::inbox> inbox;
     std::weak_ptr<connection> object;
     /// Its transport's alone: they may hold this very connection.
     std::weak_ptr<const transport_handlers> handlers;
@@ -165,17 +119,22 @@ struct link {
 
 class inproc_connection final : public connection, public std::enable_shared_from_this<inproc_connection> {
  public:
-  inproc_connection(std::shared_ptr<inproc_fabric> fabric, std::shared_ptr<inproc_inbox> inbox, std::shared_ptr<link> l, int side)
+  inproc_connection(std::shared_ptr<inproc_fabric> fabric, std::shared_ptr<weir::inbox> inbox, std::shared_ptr<link> l,
+                    int side)
       : fabric_(std::move(fabric)), inbox_(std::move(inbox)), link_(std::move(l)), side_(side) {}
   ~inproc_connection() override { inproc_connection::close(); }
 
   void get(const std::string& descriptor, std::uint64_t offset, std::span<std::byte> into,
            std::chrono::steady_clock::time_point, completion done) override {
-    copy(descriptor, offset, into.size(), [into](std::byte* at) { std::memcpy(into.data(), at, into.size()); }, std::move(done));
+    copy(
+        descriptor, offset, into.size(), [into](std::byte* at) { std::memcpy(into.data(), at, into.size()); },
+        std::move(done));
   }
   void put(const std::string& descriptor, std::uint64_t offset, std::span<const std::byte> from,
            std::chrono::steady_clock::time_point, completion done) override {
-    copy(descriptor, offset, from.size(), [from](std::byte* at) { std::memcpy(at, from.data(), from.size()); }, std::move(done));
+    copy(
+        descriptor, offset, from.size(), [from](std::byte* at) { std::memcpy(at, from.data(), from.size()); },
+        std::move(done));
   }
 
   result<mapped_region> map(const std::string& descriptor) override {
@@ -188,16 +147,18 @@ class inproc_connection final : public connection, public std::enable_shared_fro
 
   result<void> send(std::span<const std::byte> frame) override {
     if (frame.size() > longest_frame)
-      return fail(errc::invalid_argument, "a frame of " + std::to_string(frame.size()) + " bytes is longer than " + std::to_string(longest_frame));
+      return fail(errc::invalid_argument, "a frame of " + std::to_string(frame.size()) + " bytes is longer than " +
+                                              std::to_string(longest_frame));
     std::lock_guard lock(link_->mutex);
     auto& peer = link_->ends[1 - side_];
     auto inbox = peer.inbox.lock();
     if (!link_->open || !inbox) return fail(errc::unavailable, "the peer is gone");
-    inbox->post([object = peer.object, handlers = peer.handlers, copy = std::vector<std::byte>(frame.begin(), frame.end())] {
-      const auto c = object.lock();
-      const auto told = handlers.lock();
-      if (c && told && told->on_frame) told->on_frame(*c, copy);
-    });
+    inbox->post(
+        [object = peer.object, handlers = peer.handlers, copy = std::vector<std::byte>(frame.begin(), frame.end())] {
+          const auto c = object.lock();
+          const auto told = handlers.lock();
+          if (c && told && told->on_frame) told->on_frame(*c, copy);
+        });
     return {};
   }
 
@@ -229,8 +190,9 @@ class inproc_connection final : public connection, public std::enable_shared_fro
       auto found = fabric->find(descriptor);
       if (!found) return done(fail(errc::unavailable, "no region of that descriptor: it is gone, or of another run"));
       if (offset > found->size || size > found->size - offset)
-        return done(fail(errc::invalid_argument, "bytes " + std::to_string(offset) + " to " + std::to_string(offset + size) +
-                                                     " lie outside the region's " + std::to_string(found->size)));
+        return done(fail(errc::invalid_argument, "bytes " + std::to_string(offset) + " to " +
+                                                     std::to_string(offset + size) + " lie outside the region's " +
+                                                     std::to_string(found->size)));
       {
         std::lock_guard lock(found->copying);
         if (!found->registered) return done(fail(errc::unavailable, "the region was taken back"));
@@ -241,7 +203,7 @@ class inproc_connection final : public connection, public std::enable_shared_fro
   }
 
   std::shared_ptr<inproc_fabric> fabric_;
-  std::shared_ptr<inproc_inbox> inbox_;
+  std::shared_ptr<inbox> inbox_;
   std::shared_ptr<link> link_;
   int side_;
 };
@@ -254,6 +216,7 @@ class inproc_transport final : public transport {
       : fabric_(std::move(fabric)), handlers_(std::make_shared<transport_handlers>(std::move(handlers))) {}
   ~inproc_transport() override {
     for (const auto& address : listening_) fabric_->stop_listening(address);
+    inbox_->close();
   }
 
   transport_capabilities capabilities() const override { return {"inproc", false, true, true, false, longest_frame}; }
@@ -268,7 +231,8 @@ class inproc_transport final : public transport {
       }
       if (handlers_->on_accepted) handlers_->on_accepted(std::move(made));
     };
-    if (!fabric_->listen(address, {inbox_, [accept, handlers = handlers_, inbox = std::weak_ptr(inbox_)](std::shared_ptr<void> shared) {
+    if (!fabric_->listen(address, {inbox_, [accept, handlers = handlers_,
+                                            inbox = std::weak_ptr(inbox_)](std::shared_ptr<void> shared) {
                                      auto l = std::static_pointer_cast<link>(shared);
                                      l->ends[1].inbox = inbox;
                                      l->ends[1].handlers = handlers;
@@ -280,7 +244,8 @@ class inproc_transport final : public transport {
     return address;
   }
 
-  result<std::shared_ptr<connection>> connect(const std::string& address, std::chrono::steady_clock::time_point) override {
+  result<std::shared_ptr<connection>> connect(const std::string& address,
+                                              std::chrono::steady_clock::time_point) override {
     auto found = fabric_->find_listener(address);
     if (!found || found->inbox.expired()) return fail(errc::not_found, "nobody listens at " + address);
     auto l = std::make_shared<link>();
@@ -303,7 +268,7 @@ class inproc_transport final : public transport {
 
  private:
   std::shared_ptr<inproc_fabric> fabric_;
-  std::shared_ptr<inproc_inbox> inbox_ = std::make_shared<inproc_inbox>();
+  std::shared_ptr<inbox> inbox_ = std::make_shared<inbox>();
   std::shared_ptr<const transport_handlers> handlers_;
   std::vector<std::string> listening_;
 };
@@ -315,7 +280,9 @@ std::unique_ptr<transport> make_inproc_transport(std::shared_ptr<inproc_fabric> 
 }
 
 transport_maker inproc_maker(std::shared_ptr<inproc_fabric> fabric) {
-  return [fabric = std::move(fabric)](transport_handlers handlers) { return make_inproc_transport(fabric, std::move(handlers)); };
+  return [fabric = std::move(fabric)](transport_handlers handlers) {
+    return make_inproc_transport(fabric, std::move(handlers));
+  };
 }
 
 }  // namespace weir
