@@ -293,6 +293,24 @@ inline void keeping(const implementation& tested) {
   CHECK(kept.use_count() == 1);  // the handlers are gone, though a connection is still here
 }
 
+/// For transports that may serve a peer from another thread: memory that is taken back meanwhile.
+inline void taking_back(const implementation& tested, std::size_t size) {
+  pair_of_transports p(tested);
+  for (int round = 0; round < 50; ++round) {
+    auto memory = p.server->allocate(size);
+    std::fill((*memory)->bytes().begin(), (*memory)->bytes().end(), std::byte{7});
+    const auto descriptor = (*memory)->descriptor();
+    std::thread taker([&] { memory->reset(); });
+    std::vector<std::byte> got(size);
+    const auto outcome = p.get(descriptor, 0, got);
+    taker.join();
+    if (outcome)
+      CHECK(std::all_of(got.begin(), got.end(), [](std::byte b) { return b == std::byte{7}; }));
+    else
+      CHECK(outcome.error().code == errc::unavailable);
+  }
+}
+
 /// All of it: a section each.
 inline void conformance(const implementation& tested) {
   SECTION("moves any size") { transfers(tested); }

@@ -186,20 +186,7 @@ TEST_CASE("tcp: a peer is served though it makes no progress") {
 }
 
 TEST_CASE("tcp: a region taken back while a peer reads it gives whole data or an error") {
-  pair_of_transports p(tcp());
-  for (int round = 0; round < 50; ++round) {
-    auto memory = p.server->allocate(1 << 18);
-    std::fill((*memory)->bytes().begin(), (*memory)->bytes().end(), std::byte{7});
-    const auto descriptor = (*memory)->descriptor();
-    std::thread taker([&] { memory->reset(); });
-    std::vector<std::byte> buffer(1 << 18);
-    const auto outcome = p.get(descriptor, 0, buffer);
-    taker.join();
-    if (outcome)
-      CHECK(std::all_of(buffer.begin(), buffer.end(), [](std::byte b) { return b == std::byte{7}; }));
-    else
-      CHECK(outcome.error().code == weir::errc::unavailable);
-  }
+  taking_back(tcp(), 1 << 18);
 }
 
 TEST_CASE("tcp: a peer of another run, or another version, is refused and told why") {
