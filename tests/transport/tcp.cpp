@@ -386,7 +386,7 @@ TEST_CASE("tcp: a peer that never answers costs the deadline; one that dies in t
 
 TEST_CASE("tcp: after a deadline the memory is the caller's again, and the connection serves on") {
   pair_of_transports p(tcp());
-  constexpr std::size_t size = 32 << 20;
+  constexpr std::size_t size = 8 << 20;
   auto memory = *p.server->allocate(size);
   std::fill(memory->bytes().begin(), memory->bytes().end(), std::byte{1});
   int late = 0;
