@@ -138,6 +138,11 @@ TEST_CASE("a resumed synchronous run equals one that was not stopped, bit for bi
   scratch place;
   REQUIRE(weir_run(place, small_run(place / "whole")).code == 0);
   REQUIRE(weir_run(place, small_run(place / "half", {"trainer.steps=3"})).code == 0);
+  for (const char* steps : {"3", "0", "-1"}) {
+    const auto refused = weir_run(place, {"resume", place / "half", "--steps", steps});
+    CHECK(refused.code == 2);
+    CHECK(refused.says("--steps"));
+  }
   const auto resumed = weir_run(place, {"resume", place / "half", "--steps", "6"});
   INFO(resumed.output);
   REQUIRE(resumed.code == 0);
@@ -171,6 +176,16 @@ TEST_CASE("Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in 
   const auto after = steps(place / "run-train");
   REQUIRE(after.size() >= before.size());
   CHECK(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(std::min(before.size(), after.size())), after.begin()));
+}
+
+TEST_CASE("a run in which every episode fails says why and ends") {
+  scratch place;
+  const auto run = weir_run(place, small_run(place / "run", {"rollout.max_context=2", "warm_start.steps=0", "environment.most_dropped_groups=8"}));
+  INFO(run.output);
+  CHECK(run.code == 1);
+  CHECK(run.says("every episode fails"));
+  CHECK(run.says("environment.most_dropped_groups"));
+  CHECK(run.says("leaves no room"));
 }
 
 TEST_CASE("an asynchronous run keeps to its staleness bound, with one engine and with two") {
@@ -215,8 +230,15 @@ TEST_CASE("a wrong config names every wrong field, what was found, what is allow
   CHECK(model.code != 0);
   CHECK(model.says("/nowhere"));
   CHECK(weir_run(place, small_run(place / "run", {"model.random_init=false"})).says("random_init"));
+  for (const char* none : {"foo", "meta"}) {
+    const auto device = weir_run(place, small_run(place / "run", {std::string("model.device=") + none}));
+    CHECK(device.code == 2);
+    CHECK(device.says("model.device"));
+    CHECK_FALSE(device.says("frame #"));
+  }
   CHECK_FALSE(fs::exists(place / "run"));
   CHECK(weir_run(place, {"frobnicate"}).code == 2);
+  CHECK(weir_run(place, {"train", place / "none.json"}).code == 2);
 }
 
 TEST_CASE("--dry-run prints the whole resolved config, which is a config itself") {

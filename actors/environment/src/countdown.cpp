@@ -131,7 +131,8 @@ environment_type countdown() {
                                                     std::to_string(tasks.eval.size()) +
                                                     " tasks, and some must be left to train on");
             return tasks;
-          }};
+          },
+          true};
 }
 
 }  // namespace weir

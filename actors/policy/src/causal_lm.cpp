@@ -105,6 +105,15 @@ void causal_lm::state::need_positions(std::int64_t positions) {
   std::tie(cosine, sine) = ops::rope_tables(size, config.head_dim, config.rope_theta);
 }
 
+result<void> check_device(const std::string& device) {
+  try {
+    if (at::ones({2}, at::TensorOptions(at::Device(device))).sum().item<float>() == 2) return {};
+    return fail(errc::invalid_config, device + " does not compute");
+  } catch (const std::exception& e) {
+    return fail(errc::invalid_config, "\"" + device + "\" cannot be used: " + first_line(e.what()));
+  }
+}
+
 causal_lm::causal_lm(std::unique_ptr<state> s) : state_(std::move(s)) {}
 causal_lm::causal_lm(causal_lm&&) noexcept = default;
 causal_lm& causal_lm::operator=(causal_lm&&) noexcept = default;

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "weir/environment/guarded.hpp"
 #include "weir/runtime/random.hpp"
 #include "weir/sandbox/episode_recorder.hpp"
 
@@ -26,9 +27,11 @@ result<trajectory> demonstration_source::make(std::uint64_t number) {
   const auto seed = derive_seed(seed_, "demonstration", number);
   auto task = nlohmann::json::parse(tasks_->task(number), nullptr, false);
   if (task.is_discarded()) return fail(errc::invalid_data, "the task is no JSON");
-  auto prompt = environment_->reset(task, seed);
+  auto prompt = guarded("reset", [&] { return environment_->reset(task, seed); });
   if (!prompt) return fail(prompt.error());
-  const auto answer = environment_->demonstration(seed);
+  const auto shown_answer = guarded("demonstration", [&]() -> result<std::optional<std::string>> { return environment_->demonstration(seed); });
+  if (!shown_answer) return fail(shown_answer.error());
+  const auto& answer = *shown_answer;
   if (!answer) return fail(errc::unsupported, "the environment shows none; set warm_start.steps to 0");
   episode_spec spec;
   spec.group = number;

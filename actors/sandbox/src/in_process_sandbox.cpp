@@ -1,29 +1,13 @@
 #include "weir/sandbox/in_process_sandbox.hpp"
 
 #include <cmath>
-#include <exception>
 #include <limits>
 #include <utility>
 
+#include "weir/environment/guarded.hpp"
 #include "weir/runtime/random.hpp"
 
 namespace weir {
-
-namespace {
-
-/// Calls user code: what it throws becomes an error that says so.
-template <class Call>
-auto guarded(const char* what, Call call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const std::exception& e) {
-    return fail(errc::internal, std::string("the environment's ") + what + " threw: " + e.what());
-  } catch (...) {
-    return fail(errc::internal, std::string("the environment's ") + what + " threw what is no std::exception");
-  }
-}
-
-}  // namespace
 
 in_process_sandbox::in_process_sandbox(caf::actor_config& config, sandbox_pool_actor pool,
                                        std::function<result<std::unique_ptr<environment>>()> make,
@@ -134,7 +118,9 @@ sandbox_factory in_process_sandboxes(environment_type type, nlohmann::json setti
                                      std::shared_ptr<const tokenizer> text) {
   return [type = std::move(type), settings = std::move(settings), text = std::move(text)](
              caf::actor_system& system, const sandbox_pool_actor& pool) -> sandbox_actor {
-    return system.spawn<in_process_sandbox>(pool, [make = type.make, settings] { return make(settings); }, text);
+    auto make = [make = type.make, settings] { return make(settings); };
+    if (type.quick) return system.spawn<in_process_sandbox>(pool, std::move(make), text);
+    return system.spawn<in_process_sandbox, caf::detached>(pool, std::move(make), text);
   };
 }
 

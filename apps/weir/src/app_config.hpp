@@ -24,6 +24,7 @@ struct environment_section {
   double timeout_s = 600;
   std::uint32_t retries = 1;
   std::uint32_t sandboxes = 512;
+  std::uint32_t most_dropped_groups = 64;
 };
 
 struct tasks_section {
@@ -123,6 +124,7 @@ void describe(Fields& f, environment_section& c) {
   f("timeout_s", c.timeout_s, "seconds an episode may take", above(0.0), at_most(1e6));
   f("retries", c.retries, "times a failed episode is started again before its group is dropped", at_most(100));
   f("sandboxes", c.sandboxes, "episodes at once", at_least(1), at_most(1'000'000));
+  f("most_dropped_groups", c.most_dropped_groups, "groups in a row whose every episode may fail before the run ends", at_least(1));
 }
 
 template <class Fields>

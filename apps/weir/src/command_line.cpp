@@ -28,12 +28,13 @@ int train(const arguments& a, const environment_registry& known) {
     std::fputs(document_config<app_config>().c_str(), stdout);
     return 0;
   }
-  if (a.config.empty()) return report({errc::invalid_config, "train: name a config file, such as apps/weir/configs/countdown.json"});
+  if (a.config.empty())
+    return report({errc::invalid_config, "train: name a config file, such as apps/weir/configs/countdown.json"});
   auto config = read_app_config(a.config, a.set);
-  if (!config) return report(config.error());
+  if (!config) return refuse(config.error());
   if (!a.run_dir.empty()) config->run_dir = a.run_dir;
   if (a.dry_run) {
-    if (auto parts = prepare(*config, known); !parts) return report(parts.error());
+    if (auto parts = prepare(*config, known); !parts) return refuse(parts.error());
     std::printf("%s\n", config_to_json(*config).dump(2).c_str());
     return 0;
   }
@@ -42,7 +43,7 @@ int train(const arguments& a, const environment_registry& known) {
 
 int evaluate(const arguments& a, const environment_registry& known) {
   auto config = read_app_config(a.config, a.set);
-  if (!config) return report(config.error());
+  if (!config) return refuse(config.error());
   if (!a.path.empty()) {
     config->model.path = a.path;
     config->model.random_init = false;
@@ -53,7 +54,9 @@ int evaluate(const arguments& a, const environment_registry& known) {
 void add_config(CLI::App* command, arguments& a, bool required) {
   auto* file = command->add_option("config", a.config, "JSON config file");
   if (required) file->required();
-  command->add_option("--set", a.set, "override a field: --set trainer.lr=1e-4 (may be repeated)")->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command->add_option("--set", a.set, "override a field: --set trainer.lr=1e-4 (may be repeated)")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
 }  // namespace
@@ -76,7 +79,7 @@ int main(int argc, char** argv, const environment_registry& known) {
 
   auto* resume_command = app.add_subcommand("resume", "go on with a run that was stopped");
   resume_command->add_option("run", a.path, "run directory")->required();
-  auto* steps = resume_command->add_option("--steps", a.steps, "train until this step instead of the config's");
+  auto* steps = resume_command->add_option("--steps", a.steps, "train until this step instead of the config's")->check(CLI::PositiveNumber);
 
   auto* eval_command = app.add_subcommand("eval", "greedy accuracy of a model on a config's held-back tasks");
   add_config(eval_command, a, true);
@@ -104,14 +107,22 @@ int main(int argc, char** argv, const environment_registry& known) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   }
-  if (train_command->parsed()) return train(a, known);
-  if (resume_command->parsed())
-    return resume_run(a.path, steps->count() > 0 ? std::optional(a.steps) : std::nullopt, known);
-  if (eval_command->parsed()) return evaluate(a, known);
-  if (policy->parsed()) return show_verification(verify_policy_files(a.path));
-  if (text->parsed()) return show_verification(verify_tokenizer_files(a.path, a.golden));
-  if (objectives->parsed()) return show_verification(verify_objectives_file(a.golden));
-  return bench(a.name, a.json, a.check, a.quick);
+  const auto chosen = [&]() -> int {
+    if (train_command->parsed()) return train(a, known);
+    if (resume_command->parsed())
+      return resume_run(a.path, steps->count() > 0 ? std::optional(a.steps) : std::nullopt, known);
+    if (eval_command->parsed()) return evaluate(a, known);
+    if (policy->parsed()) return show_verification(verify_policy_files(a.path));
+    if (text->parsed()) return show_verification(verify_tokenizer_files(a.path, a.golden));
+    if (objectives->parsed()) return show_verification(verify_objectives_file(a.golden));
+    return bench(a.name, a.json, a.check, a.quick);
+  };
+  try {
+    return chosen();
+  } catch (const std::exception& e) {  // no memory, or a fault of libtorch's outside any actor
+    std::fprintf(stderr, "weir: %s\n", first_line(e.what()).c_str());
+    return 1;
+  }
 }
 
 }  // namespace weir::app

@@ -14,6 +14,7 @@
 #include "training.hpp"
 #include "weir/actors/interfaces.hpp"
 #include "weir/policy/threads.hpp"
+#include "weir/environment/guarded.hpp"
 #include "weir/sandbox/demonstrations.hpp"
 #include "weir/trainer/lr_schedule.hpp"
 
@@ -29,6 +30,7 @@ struct session {
   run_parts parts;
   run_files& files;
   const interrupt& stop;
+  std::optional<std::uint64_t> steps = {};  ///< of the command line, instead of the config's
   actor_runtime actors = actor_runtime::with<caf::id_block::weir_actors>(1);
 
   void say(const std::string& text) const { files.log.info(text); }
@@ -37,7 +39,7 @@ struct session {
 /// Supervised steps on demonstrations. False if interrupted; then a checkpoint says how far it came.
 result<bool> warm_start(session& s, learner& trained, run_state& state) {
   const auto& c = s.parts.config.warm_start;
-  auto place = s.parts.environment.make(s.parts.config.environment.settings);
+  auto place = guarded("maker", [&] { return s.parts.environment.make(s.parts.config.environment.settings); });
   if (!place) return fail(place.error());
   auto tasks = std::make_shared<task_stream>(s.parts.train_tasks, s.parts.config.seed, true);
   demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed);
@@ -120,7 +122,9 @@ int end(session& s, const result<bool>& how) {
     code = how.error().code == errc::invalid_config ? 2 : 1;
   } else if (!*how) {
     code = s.stop.exit_code();
-    s.files.log.warn("interrupted; " + (has_checkpoint ? "go on with: weir resume " + s.files.directory.path().string() : std::string("there was nothing to keep yet")));
+    s.files.log.warn("interrupted; " + (has_checkpoint ? "go on with: weir resume " + s.files.directory.path().string() +
+                                                            (s.steps ? " --steps " + std::to_string(*s.steps) : "")
+                                                      : std::string("there was nothing to keep yet")));
   }
   if (has_checkpoint) s.say("checkpoint: " + (*last)->path.string());
   s.files.screen.finish();
@@ -142,11 +146,16 @@ int report(const error& e) {
   return e.code == errc::invalid_config ? 2 : 1;
 }
 
+int refuse(const error& e) {
+  report(e);
+  return 2;
+}
+
 int start_run(const app_config& given, const std::string& name, const environment_registry& known) {
   auto config = given;
   if (config.run_dir.empty()) config.run_dir = next_run_directory(name).string();
   auto parts = prepare(config, known);
-  if (!parts) return report(parts.error());
+  if (!parts) return refuse(parts.error());
   auto model = first_model(*parts);
   if (!model) return report(model.error());
   auto directory = run_directory::create(config.run_dir, config_to_json(config));
@@ -185,6 +194,8 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
     if (!loaded) return report(loaded.error());
     state = *loaded;
   }
+  if (steps && *steps <= state.version)
+    return refuse({errc::invalid_config, fmt::format("--steps {}: the run is at step {} already; name a later one", *steps, state.version)});
   auto metrics = metrics_log::open(directory->metrics_path(), state.version);
   if (!metrics) return report(metrics.error());
   const interrupt stop;
@@ -193,13 +204,15 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   if (!log) return report(log.error());
   run_files files{std::move(*directory), std::move(*metrics), screen, *log};
   session s{std::move(*parts), files, stop};
+  s.steps = steps;
   s.say(*last ? fmt::format("resumed from {}", (*last)->path.string()) : "there is no checkpoint yet: from the beginning");
+  if (state.version >= s.parts.config.trainer.steps) s.say("the run is at its last step already; --steps N goes on to step N");
   return end(s, go_on(s, std::move(trained), state));
 }
 
 int evaluate_model(const app_config& config, const environment_registry& known, bool json) {
   auto parts = prepare(config, known);
-  if (!parts) return report(parts.error());
+  if (!parts) return refuse(parts.error());
   auto model = first_model(*parts);
   if (!model) return report(model.error());
   const interrupt stop;

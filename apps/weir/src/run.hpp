@@ -22,4 +22,7 @@ int evaluate_model(const app_config& config, const environment_registry& known, 
 /// Prints what went wrong to stderr; the exit code for it.
 int report(const error& e);
 
+/// The same for what is wrong with the command line or the config: 2, whatever the kind of the error.
+int refuse(const error& e);
+
 }  // namespace weir::app

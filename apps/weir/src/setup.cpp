@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "weir/environment/guarded.hpp"
 #include "weir/runtime/files.hpp"
 #include "weir/runtime/random.hpp"
 
@@ -65,8 +66,9 @@ result<void> resolve_environment(run_parts& parts, const environment_registry& k
   if (type == nullptr)
     return fail(errc::invalid_config, "environment.name: \"" + c.name + "\" is not registered; known: " + joined(known.names()));
   parts.environment = *type;
-  auto made = type->make(c.settings);
+  auto made = guarded("maker", [&] { return type->make(c.settings); });
   if (!made) return fail(made.error());
+  if (!*made) return fail(errc::invalid_config, "environment.name: the maker of " + c.name + " returned no environment");
   return {};
 }
 
@@ -83,7 +85,9 @@ result<void> resolve_tasks(run_parts& parts) {
     if (!parts.environment.generate_tasks)
       return fail(errc::invalid_config, "tasks.train: the environment " + parts.config.environment.name +
                                             " makes no tasks of its own; name a JSONL file, one task a line");
-    auto split = parts.environment.generate_tasks(parts.config.environment.settings, c.eval_count, parts.config.seed);
+    auto split = guarded("generate_tasks", [&] {
+      return parts.environment.generate_tasks(parts.config.environment.settings, c.eval_count, parts.config.seed);
+    });
     if (!split) return fail(split.error());
     for (const auto& task : split->train) parts.train_tasks.push_back(task.dump());
     for (const auto& task : split->eval) parts.eval_tasks.push_back(task.dump());
@@ -129,6 +133,7 @@ result<app_config> read_app_config(const fs::path& file, const std::vector<std::
 result<run_parts> prepare(const app_config& config, const environment_registry& known) {
   run_parts parts;
   parts.config = config;
+  if (auto device = check_device(config.model.device); !device) return fail(device.error().code, "model.device: " + device.error().message);
   auto model = read_causal_lm_config(config.model.path);
   if (!model) return fail(model.error().code, "model.path: " + model.error().message);
   parts.model = std::move(*model);

@@ -93,7 +93,6 @@ void step_reporter::step(const training_step& s) {
   show(s, busy, samples_per_second);
 }
 
-/// Says once, and again when it went on, that episodes fail: a broken environment otherwise looks like a slow one.
 void step_reporter::warn_of_losses() {
   std::lock_guard lock(mutex_);
   if (pool_.dropped_groups > told_dropped_) {
@@ -104,6 +103,20 @@ void step_reporter::warn_of_losses() {
     told_weights_ = weights_.failures;
     files_.log.warn("weights not taken: " + weights_.last_failure);
   }
+}
+
+void step_reporter::pool(const sandbox_pool_counts& c) {
+  std::lock_guard lock(mutex_);
+  pool_ = c;
+  if (std::exchange(finished_, c.finished) != c.finished) dropped_then_ = c.dropped_groups;
+}
+
+std::optional<error> step_reporter::lost_cause() {
+  std::lock_guard lock(mutex_);
+  const auto lost = pool_.dropped_groups - dropped_then_;
+  if (lost < config_.environment.most_dropped_groups) return std::nullopt;
+  return error{errc::unavailable, fmt::format("every episode fails: {} groups in a row were dropped (environment.most_dropped_groups), the latest because {}",
+                                              lost, pool_.last_failure)};
 }
 
 void step_reporter::show(const training_step& s, double busy, double samples_per_second) {

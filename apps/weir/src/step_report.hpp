@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "run_files.hpp"
@@ -23,13 +24,20 @@ class step_reporter {
 
   void engine(std::size_t i, const rollout_activity& a) { set(engines_[i], a); }
   void buffer(const buffer_fill& f) { set(buffer_, f); }
-  void pool(const sandbox_pool_counts& c) { set(pool_, c); }
+  void pool(const sandbox_pool_counts& c);
   void weights(const weight_store_state& s) { set(weights_, s); }
 
   /// On the trainer's thread.
   void step(const training_step& s);
 
   std::uint64_t samples();
+
+  /// Says once, and again when it went on, that episodes fail: a broken environment otherwise looks like a slow one. From
+  /// any thread, now and then.
+  void warn_of_losses();
+
+  /// Why nothing will come of it any more, if that is so: only failed episodes for `environment.most_dropped_groups`.
+  std::optional<error> lost_cause();
 
  private:
   using clock = std::chrono::steady_clock;
@@ -38,7 +46,6 @@ class step_reporter {
     std::lock_guard lock(mutex_);
     place = value;
   }
-  void warn_of_losses();
   void show(const training_step& s, double busy, double samples_per_second);
 
   const app_config& config_;
@@ -49,6 +56,8 @@ class step_reporter {
   sandbox_pool_counts pool_;
   weight_store_state weights_;
   std::uint64_t samples_ = 0;
+  std::uint64_t told_dropped_ = 0, told_weights_ = 0;
+  std::uint64_t finished_ = 0, dropped_then_ = 0;  ///< groups dropped when an episode last ended well
 
   // Of the trainer's thread alone.
   eta remaining_;
@@ -57,7 +66,6 @@ class step_reporter {
   clock::time_point last_ = clock::now();
   double last_busy_ = 0;
   std::uint64_t last_engine_tokens_ = 0;
-  std::uint64_t told_dropped_ = 0, told_weights_ = 0;
   std::uint64_t shown_ = 0;
 };
 

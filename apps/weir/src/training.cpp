@@ -72,14 +72,18 @@ class training_graph {
     graph_.tell(trainer_, start_training{});
     auto end = ended_.get_future();
     training_outcome outcome;
-    while (end.wait_for(20ms) != std::future_status::ready && !graph_.failure() && !outcome.interrupted)
+    std::optional<error> lost;
+    for (int round = 1; end.wait_for(20ms) != std::future_status::ready && !graph_.failure() && !outcome.interrupted && !lost; ++round) {
       outcome.interrupted = stop.requested();
+      lost = reporter_.lost_cause();
+      if (round % 50 == 0) reporter_.warn_of_losses();
+    }
     {
       std::jthread impatience([this](const std::stop_token& done) {
         for (auto waited = 0ms; waited < step_grace && !done.stop_requested(); waited += 20ms) std::this_thread::sleep_for(20ms);
         if (!done.stop_requested()) stop_step_.request_stop();
       });
-      leave_if_stuck(graph_.stop(drain_deadline, end_grace));
+      leave_if_stuck(graph_.stop(drain_deadline, end_grace), outcome.interrupted ? stop.exit_code() : 1);
     }
     outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     outcome.samples = reporter_.samples();
@@ -88,17 +92,18 @@ class training_graph {
       return fail(errc::timeout, "the trainer did not stop in time; the run goes on from its last checkpoint (weir resume)");
     auto how = end.get();
     if (!how) return fail(how.error());
+    if (lost) return fail(*lost);
     outcome.version = *how;
     return outcome;
   }
 
  private:
   /// An actor whose thread never returns still uses what this object owns: there is no way out but to leave.
-  void leave_if_stuck(const stop_report& report) {
+  void leave_if_stuck(const stop_report& report, int code) {
     if (report.stuck.empty()) return;
     files_.log.error("the " + report.stuck.front() + " does not stop; the run goes on from its last checkpoint (weir resume)");
     files_.screen.finish();
-    std::_Exit(1);
+    std::_Exit(code);
   }
 
   void connect() {

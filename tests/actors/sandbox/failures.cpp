@@ -258,7 +258,7 @@ TEST_CASE("an environment that hangs misses its deadline and costs its episode, 
   auto settings = settings_of(2, 1);
   settings.episode_timeout = 300ms;
   world::options chosen;
-  chosen.threads = 3;
+  chosen.threads = 1;  // an environment has its own
   world w(settings, kind([&] {
             auto task = std::make_shared<int>(0);
             environment_script s;
@@ -294,6 +294,30 @@ TEST_CASE("an environment that hangs misses its deadline and costs its episode, 
   hang.open();
   CHECK(eventually([&] { return hang.waiting() == 0; }));
   CHECK(w.counted([](const auto& c) { return c.finished == 9; }));  // whatever the late one still sent
+}
+
+TEST_CASE("slow environments run at once, however few threads the other actors have") {
+  constexpr int many = 16;
+  gate slow;
+  opened_at_the_end end{slow};
+  world::options chosen;
+  chosen.threads = 1;
+  world w(settings_of(many, many), kind([&] {
+            environment_script s;
+            s.step = [&](const weir::action&) -> result<step_result> {
+              slow.wait();
+              step_result out;
+              out.terminated = true;
+              return out;
+            };
+            return s;
+          }),
+          chosen);
+  w.grant(1);
+  for (int i = 0; i < 5000 && slow.waiting() < many; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  CHECK(slow.waiting() == many);
+  slow.open();
+  CHECK(w.records(many));
 }
 
 TEST_CASE("a model that never answers costs an attempt, at the deadline") {

@@ -75,7 +75,7 @@ inline caf::error to_caf(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const std::exception& e) {
-    return to_caf(error{errc::internal, e.what()});
+    return to_caf(error{errc::internal, first_line(e.what())});
   } catch (...) {
     return to_caf(error{errc::internal, "an exception that is no std::exception"});
   }

@@ -57,6 +57,12 @@ struct unexpected {
 inline unexpected fail(errc code, std::string message) { return unexpected{error{code, std::move(message)}}; }
 inline unexpected fail(error e) { return unexpected{std::move(e)}; }
 
+/// The first line of an exception's text: libtorch's goes on with a stack of calls.
+inline std::string first_line(const char* what) {
+  const std::string text(what);
+  return text.substr(0, text.find('\n'));
+}
+
 /// A value, or the error that took its place. Accessing the side that is not there is a broken invariant.
 template <class T>
 class [[nodiscard]] result {

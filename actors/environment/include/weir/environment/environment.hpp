@@ -71,6 +71,9 @@ struct environment_type {
   /// Empty if tasks come from a file. `eval_count` tasks are held back.
   std::function<result<task_split>(const nlohmann::json& settings, std::size_t eval_count, std::uint64_t seed)>
       generate_tasks;
+  /// Its calls take microseconds and never wait: its sandboxes then share threads with other actors. All others have a
+  /// thread each, so that one that is slow, or hangs, holds up nobody.
+  bool quick = false;
 };
 
 /// Environments by name. A value: two runs in one process can know different ones.
@@ -85,7 +88,8 @@ class environment_registry {
     add(std::move(name), {[](const nlohmann::json&) -> result<std::unique_ptr<environment>> {
                             return std::unique_ptr<environment>(std::make_unique<Environment>());
                           },
-                          {}});
+                          {},
+                          false});
   }
 
   /// Null if there is none of this name.

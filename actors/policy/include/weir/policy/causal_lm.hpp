@@ -81,6 +81,10 @@ struct sequence_chunk {
 /// Of each target: defined in weir/policy/evaluation.hpp, with libtorch.
 struct lm_evaluation;
 
+/// Whether tensors can be made and computed with on a device, named as libtorch names it ("cpu", "cuda:1"). Error:
+/// invalid_config, with libtorch's reason.
+result<void> check_device(const std::string& device);
+
 /// A model and its parameters. Movable, not copyable. Not thread-safe: one thread at a time uses an object; two objects
 /// are independent. Exceptions of libtorch (out of memory, device faults) leave the member functions that compute.
 class causal_lm {
