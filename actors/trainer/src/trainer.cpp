@@ -70,10 +70,14 @@ void trainer::advance() {
   // A checkpoint at the start would be a copy of where the run began.
   const bool due = settings_.checkpoint_every > 0 && version_ % settings_.checkpoint_every == 0 && unreported_;
   if (unreported_) unreported_->seconds.publish += lap(stage_began_);
-  if (due && !last) static_cast<void>(keep_checkpoint());
+  // Reported before it is kept: who goes on from the checkpoint finds every step up to it in the report.
   if (unreported_) {
-    unreported_->seconds.checkpoint = lap(stage_began_);
+    unreported_->seconds.checkpoint = std::exchange(checkpoint_seconds_, 0);
     hooks_.on_step(*std::exchange(unreported_, std::nullopt));
+  }
+  if (due && !last) {
+    static_cast<void>(keep_checkpoint());
+    checkpoint_seconds_ = lap(stage_began_);
   }
   if (last) finish(version_);
 }

@@ -191,7 +191,8 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   if (!last) return report(last.error());
   if (*last) {
     auto loaded = load_checkpoint((*last)->path, trained);
-    if (!loaded) return report(loaded.error());
+    if (!loaded)
+      return report({loaded.error().code, loaded.error().message + "; remove " + (*last)->path.string() + " to go on from the checkpoint before it"});
     state = *loaded;
   }
   if (steps && *steps <= state.version)

@@ -143,6 +143,7 @@ struct world {
     weir::weight_version version;
     weir::data_position data;
     std::vector<float> parameters;
+    std::size_t reported;  ///< steps until then
   };
   std::vector<kept> checkpoints;
   std::optional<weir::result<weir::weight_version>> end;
@@ -164,7 +165,7 @@ struct world {
     hooks.checkpoint = [this](const weir::learner& l, weir::weight_version v, const weir::data_position& d) -> weir::result<void> {
       std::lock_guard lock(mutex);
       if (disk_full) return weir::fail(weir::errc::io, "no space left");
-      checkpoints.push_back({v, d, parameters(l.model())});
+      checkpoints.push_back({v, d, parameters(l.model()), steps.size()});
       return {};
     };
     hooks.on_end = [this](const weir::result<weir::weight_version>& r) {
@@ -234,6 +235,7 @@ TEST_CASE("training steps, publishes, keeps checkpoints, and ends at its last st
   CHECK(w.checkpoints[0].version == 3);
   CHECK(w.checkpoints[1].version == 6);
   CHECK(w.checkpoints[2].version == 7);
+  for (const auto& c : w.checkpoints) CHECK(c.reported == c.version);
   CHECK(w.checkpoints[1].data.below() == 12);
   CHECK(w.checkpoints[2].parameters == parameters(reference.model()));
   CHECK(w.taken >= 1);

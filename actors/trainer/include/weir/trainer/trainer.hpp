@@ -30,7 +30,7 @@ struct stage_seconds {
   double wait_batch = 0;
   double train = 0;
   double publish = 0;      ///< copy, checksum, and the wait for a free region
-  double checkpoint = 0;
+  double checkpoint = 0;  ///< that was kept since the step before
   double total() const noexcept { return wait_batch + train + publish + checkpoint; }
 };
 
@@ -100,6 +100,7 @@ class trainer : public node<trainer_actor> {
   data_position position_;
   std::optional<weight_version> published_, kept_;
   std::optional<training_step> unreported_;
+  double checkpoint_seconds_ = 0;
   std::uint64_t failed_ = 0;
   std::uint32_t failed_in_a_row_ = 0;
   clock::time_point stage_began_{};
