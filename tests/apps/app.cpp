@@ -70,6 +70,8 @@ std::vector<nlohmann::json> steps(const std::string& run_dir) {
   std::vector<nlohmann::json> out;
   for (auto line : metrics(run_dir)) {
     if (!line.contains("reward")) continue;
+    CHECK(line["engine_busy"].get<double>() <= 1);
+    CHECK(line["engine_busy"].get<double>() >= 0);
     for (const char* key : {"loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour"}) REQUIRE(line.contains(key));
     nlohmann::json kept;
     for (const char* key : {"step", "loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour", "tokens_trained", "staleness_max"}) kept[key] = line[key];

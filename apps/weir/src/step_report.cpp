@@ -1,5 +1,6 @@
 #include "step_report.hpp"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -45,7 +46,12 @@ void step_reporter::step(const training_step& s) {
       busy_seconds += e.busy_seconds;
       tokens += e.tokens;
     }
-    busy = (busy_seconds - std::exchange(last_busy_, busy_seconds)) / wall / static_cast<double>(engines_.size());
+    // Engines report at the end of what they do, so a stretch may be heard of after the step that it fell into: what a
+    // step cannot have held counts for the next.
+    const auto most = wall * static_cast<double>(engines_.size());
+    const auto heard = std::min(busy_seconds - last_busy_, most);
+    last_busy_ += heard;
+    busy = heard / most;
     samples_ += static_cast<std::uint64_t>(l.sequences);
     samples_per_second = static_cast<double>(l.sequences) / wall;
     line = {{"step", s.version},
