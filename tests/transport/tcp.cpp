@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -425,6 +426,31 @@ TEST_CASE("tcp: frames that a peer does not take fill a bounded queue, and none 
   REQUIRE(p.until([&] { return p.at_server.frames.size() == accepted; }));
   CHECK(std::all_of(p.at_server.frames.begin(), p.at_server.frames.end(), [&](const auto& f) { return f == frame; }));
   CHECK(p.to_server->send(frame));
+}
+
+TEST_CASE("tcp: without descriptors a connect is an error, and the transport serves on once there are some") {
+  pair_of_transports p(tcp());
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const auto held = p.accepted;  // the next one takes its place
+  const auto used = open_descriptors();
+  for (rlim_t more : {0, 1, 2, 3, 4, 5}) {
+    INFO(more);
+    rlimit few{used + more, before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &few);
+    auto refused = p.client->connect(p.address, in(300ms));
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    REQUIRE_FALSE(refused);
+    INFO(refused.error().message);
+    if (more < 2)
+      CHECK(refused.error().message.find("open files") != std::string::npos);  // with more, the server lacks them
+  }
+  CHECK(p.client->connect(p.address, in(5s)));
+  auto memory = *p.server->allocate(10);
+  std::vector<std::byte> buffer(10);
+  const auto outcome = p.get(memory->descriptor(), 0, buffer);
+  INFO((outcome ? "" : outcome.error().message));
+  CHECK(outcome);
 }
 
 TEST_CASE("tcp: settings out of range are the caller's fault") {

@@ -96,6 +96,10 @@ void sandbox_pool::start_waiting() {
       settle(spec.group);
       continue;
     }
+    if (idle_.empty() && !make_sandbox()) {
+      waiting_.push_front(std::move(spec));
+      return;  // goes on when a sandbox is free
+    }
     start(std::move(spec), *engine);
   }
 }
@@ -107,13 +111,23 @@ std::optional<std::size_t> sandbox_pool::least_loaded() const {
   return best;
 }
 
-void sandbox_pool::start(episode_spec spec, std::size_t engine) {
-  if (idle_.empty()) {
+/// False if the system has no thread or memory for another: the pool then does with those that it has.
+bool sandbox_pool::make_sandbox() {
+  try {
     auto made = factory_(system(), sandbox_pool_actor{this});
     monitor(made);
     sandboxes_.emplace(made->id(), made);
     idle_.push_back(std::move(made));
+    return true;
+  } catch (const std::exception& e) {
+    if (sandboxes_.empty()) throw std::runtime_error(std::string("no sandbox can be made: ") + e.what());
+    settings_.sandboxes = static_cast<std::uint32_t>(sandboxes_.size());
+    counts_.shortage = std::to_string(sandboxes_.size()) + " sandboxes can be made and no more: " + first_line(e.what());
+    return false;
   }
+}
+
+void sandbox_pool::start(episode_spec spec, std::size_t engine) {
   auto sandbox = std::move(idle_.back());
   idle_.pop_back();
   ++engine_states_[engine].load;

@@ -13,8 +13,8 @@
 #include "run_files.hpp"
 #include "training.hpp"
 #include "weir/actors/interfaces.hpp"
-#include "weir/policy/threads.hpp"
 #include "weir/environment/guarded.hpp"
+#include "weir/policy/threads.hpp"
 #include "weir/sandbox/demonstrations.hpp"
 #include "weir/trainer/lr_schedule.hpp"
 
@@ -178,11 +178,11 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   auto root = directory->config();
   if (!root) return report(root.error());
   auto config = read_config<app_config>(*root, (folder / "config.json").string());
-  if (!config) return report(config.error());
+  if (!config) return refuse(config.error());
   config->run_dir = folder.string();
   if (steps) config->trainer.steps = *steps;
   auto parts = prepare(*config, known);
-  if (!parts) return report(parts.error());
+  if (!parts) return refuse(parts.error());
   auto model = first_model(*parts);
   if (!model) return report(model.error());
   auto trained = make_learner(*config, std::move(*model));

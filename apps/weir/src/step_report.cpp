@@ -105,6 +105,7 @@ void step_reporter::warn_of_losses() {
     told_dropped_ = std::max<std::uint64_t>(pool_.dropped_groups, told_dropped_ * 2);
     files_.log.warn(fmt::format("{} groups dropped so far; the latest episode failed because {}", pool_.dropped_groups, pool_.last_failure));
   }
+  if (!pool_.shortage.empty() && !std::exchange(told_shortage_, true)) files_.log.warn(pool_.shortage + " (environment.sandboxes)");
   if (weights_.failures > told_weights_) {
     told_weights_ = weights_.failures;
     files_.log.warn("weights not taken: " + weights_.last_failure);

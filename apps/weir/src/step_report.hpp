@@ -57,6 +57,7 @@ class step_reporter {
   weight_store_state weights_;
   std::uint64_t samples_ = 0;
   std::uint64_t told_dropped_ = 0, told_weights_ = 0;
+  bool told_shortage_ = false;
   std::uint64_t finished_ = 0, dropped_then_ = 0;  ///< groups dropped when an episode last ended well
 
   // Of the trainer's thread alone.

@@ -185,6 +185,22 @@ TEST_CASE("the samples of a group differ in seed and share the task, and the mod
   CHECK(turn_seeds.size() == 4);
 }
 
+TEST_CASE("a pool for which the system has too few threads does with what there is, and says so; with none it ends") {
+  world::options chosen;
+  chosen.most_sandboxes = 3;
+  world w(settings_of(8, 4), plain(), chosen);
+  w.grant(5);
+  CHECK(w.records(20));
+  CHECK(w.counted([](const auto& c) { return c.finished == 20 && c.shortage.find("3 sandboxes") == 0; }));
+  CHECK(w.most_live <= 3);
+  CHECK_FALSE(w.g.failure());
+  chosen.most_sandboxes = 0;
+  world none(settings_of(8, 4), plain(), chosen);
+  none.grant(1);
+  REQUIRE(eventually([&] { return none.g.failure().has_value(); }));
+  CHECK(none.g.failure()->reason.message == "no sandbox can be made: no more threads");
+}
+
 TEST_CASE("a pool of nothing is refused") {
   auto runtime = weir::actor_runtime::with<caf::id_block::weir_actors>(1);
   weir::graph g(runtime.system());

@@ -207,6 +207,7 @@ struct world {
     std::size_t engines = 1;
     std::size_t threads = 2;
     bool wired = true;
+    std::size_t most_sandboxes = 1'000'000;  ///< no thread for another
     data_position position{};
     std::vector<std::string> tasks = numbered_tasks(1000);
   };
@@ -216,10 +217,11 @@ struct world {
       : runtime(actor_runtime::with<caf::id_block::weir_actors>(chosen.threads)),
         pool(g.add_with_thread<sandbox_pool>(
             "pool", settings, std::make_shared<task_stream>(std::move(chosen.tasks), 0, false),
-            [this, make = in_process_sandboxes(std::move(type), {}, std::move(text))](caf::actor_system& system,
-                                                                                      const sandbox_pool_actor& owner) {
-              auto sandbox = make(system, owner);
+            [this, most = chosen.most_sandboxes, make = in_process_sandboxes(std::move(type), {}, std::move(text))](
+                caf::actor_system& system, const sandbox_pool_actor& owner) {
               std::lock_guard lock(made_mutex);
+              if (sandboxes.size() >= most) throw std::runtime_error("no more threads");
+              auto sandbox = make(system, owner);
               sandboxes.push_back(sandbox);
               return sandbox;
             },

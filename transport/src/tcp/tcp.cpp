@@ -68,18 +68,11 @@ class tcp_transport final : public transport {
 
   result<std::shared_ptr<connection>> connect(const std::string& address,
                                               std::chrono::steady_clock::time_point deadline) override {
-    auto endpoints = tcp::resolve(address, false, deadline);
-    if (!endpoints) return fail(endpoints.error());
-    asio::io_context here;
-    std::optional<result<std::vector<asio_tcp::socket>>> greeted;
-    const auto greet = [&]() -> asio::awaitable<void> {
-      greeted.emplace(co_await tcp::greet(*endpoints, settings_.streams + 1, settings_.token, random_key()));
-    };
-    asio::co_spawn(here, greet, asio::detached);
-    here.run_until(deadline);
-    if (!greeted) return fail(errc::timeout, "no answer from " + address + " by the deadline");
-    if (!*greeted) return fail(greeted->error());
-    return std::shared_ptr<connection>(joined(std::move(**greeted), address));
+    try {
+      return reach(address, deadline);
+    } catch (const std::exception& e) {  // no descriptors, threads or memory
+      return fail(errc::unavailable, "no connection to " + address + ": " + e.what());
+    }
   }
 
   result<std::shared_ptr<region>> allocate(std::size_t size) override {
@@ -113,6 +106,24 @@ class tcp_transport final : public transport {
     tcp::key k;
     for (char& c : k) c = static_cast<char>(random_());
     return k;
+  }
+
+  result<std::shared_ptr<connection>> reach(const std::string& address,
+                                            std::chrono::steady_clock::time_point deadline) {
+    auto endpoints = tcp::resolve(address, false, deadline);
+    if (!endpoints) return fail(endpoints.error());
+    asio::io_context here;
+    std::optional<result<std::vector<asio_tcp::socket>>> greeted;
+    const auto greet = [&]() -> asio::awaitable<void> {
+      greeted.emplace(co_await tcp::greet(*endpoints, settings_.streams + 1, settings_.token, random_key()));
+    };
+    asio::co_spawn(here, greet, [](const std::exception_ptr& thrown) {
+      if (thrown) std::rethrow_exception(thrown);  // out of run_until
+    });
+    here.run_until(deadline);
+    if (!greeted) return fail(errc::timeout, "no answer from " + address + " by the deadline");
+    if (!*greeted) return fail(greeted->error());
+    return std::shared_ptr<connection>(joined(std::move(**greeted), address));
   }
 
   result<std::shared_ptr<asio_tcp::acceptor>> open(const asio_tcp::endpoint& endpoint) {

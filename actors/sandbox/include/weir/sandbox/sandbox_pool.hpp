@@ -34,6 +34,7 @@ struct sandbox_pool_counts {
   std::uint64_t retried = 0;
   std::uint64_t dropped_groups = 0;
   std::string last_failure;  ///< why the latest failed episode failed
+  std::string shortage;      ///< why there are fewer sandboxes than were asked for, if so
 };
 
 /// Makes one sandbox, whose `episode_ended` go to `pool`. Called on the pool's thread, at most `sandboxes` times plus
@@ -76,6 +77,7 @@ class sandbox_pool : public node<sandbox_pool_actor> {
 
   void admit(std::uint64_t groups, weight_version live);
   void start_waiting();
+  bool make_sandbox();
   void start(episode_spec spec, std::size_t engine);
   std::optional<std::size_t> least_loaded() const;
   void ended(caf::actor_id sandbox, const std::string& failure);
