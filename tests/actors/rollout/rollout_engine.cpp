@@ -127,13 +127,17 @@ TEST_CASE("a request's answer is the same alone, in a crowd, and with any slots 
 }
 
 TEST_CASE("a context that several requests share is prefilled once") {
-  world w({8, 40, 5});
-  std::vector<weir::generate_request> requests(6, request({1, 2, 3, 4, 5, 6, 7, 8, 9}, 3, 0));
-  for (std::uint64_t i = 0; i < 6; ++i) requests[i].seed = i;
-  for (const auto& a : w.generate(requests)) CHECK(a);
-  // Those that the engine took in together; how many that is depends on when they came.
-  CHECK(w.prompt_tokens < 6 * 9);
-  CHECK(w.prompt_tokens % 9 == 0);
+  world w({8, 40, 5}, false);
+  const std::vector<weir::token> context{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  using pending = decltype(w.self->request(w.engine.handle, 10s, request(context, 3, 0)));
+  std::vector<pending> sent;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) sent.push_back(w.self->request(w.engine.handle, 30s, request(context, 3, seed)));
+  // Without weights they wait, so that all are taken in together, whatever the timing.
+  REQUIRE(w.adopt(0, 1));
+  for (auto& p : sent)
+    p.receive([](const weir::generation& answer) { CHECK(answer.tokens.size() == 3); },
+              [](const caf::error& e) { FAIL(weir::from_caf(e).message); });
+  CHECK(w.prompt_tokens == 9);
 }
 
 TEST_CASE("greedy tokens and their log-probabilities are those of the model's own logits") {
