@@ -2,7 +2,6 @@
 #include "weir/rollout/rollout_engine.hpp"
 
 #include <atomic>
-#include <future>
 #include <thread>
 
 #include "catch.hpp"
@@ -89,17 +88,24 @@ struct world {
     return out;
   }
 
-  /// Sends all at once; answers in order.
-  std::vector<weir::result<weir::generation>> generate(const std::vector<weir::generate_request>& requests) {
-    using pending = decltype(self->request(engine.handle, 10s, requests[0]));
+  using pending = decltype(std::declval<caf::scoped_actor&>()->request(std::declval<weir::placed<weir::rollout_engine>&>().handle, 30s,
+                                                                       weir::generate_request{}));
+
+  /// Sends all at once: when it returns, they stand in the engine's mailbox.
+  std::vector<pending> send(const std::vector<weir::generate_request>& requests) {
     std::vector<pending> sent;
     for (const auto& r : requests) sent.push_back(self->request(engine.handle, 30s, r));
+    return sent;
+  }
+  /// The answers, in order.
+  std::vector<weir::result<weir::generation>> receive(std::vector<pending> sent) {
     std::vector<weir::result<weir::generation>> out;
     for (auto& p : sent)
       p.receive([&](weir::generation& answer) { out.emplace_back(std::move(answer)); },
                 [&](const caf::error& e) { out.emplace_back(weir::fail(weir::from_caf(e))); });
     return out;
   }
+  std::vector<weir::result<weir::generation>> generate(const std::vector<weir::generate_request>& requests) { return receive(send(requests)); }
   weir::result<weir::generation> generate_one(weir::generate_request r) { return generate({std::move(r)})[0]; }
 };
 
@@ -128,15 +134,12 @@ TEST_CASE("a request's answer is the same alone, in a crowd, and with any slots 
 
 TEST_CASE("a context that several requests share is prefilled once") {
   world w({8, 40, 5}, false);
-  const std::vector<weir::token> context{1, 2, 3, 4, 5, 6, 7, 8, 9};
-  using pending = decltype(w.self->request(w.engine.handle, 10s, request(context, 3, 0)));
-  std::vector<pending> sent;
-  for (std::uint64_t seed = 0; seed < 6; ++seed) sent.push_back(w.self->request(w.engine.handle, 30s, request(context, 3, seed)));
+  std::vector<weir::generate_request> requests(6, request({1, 2, 3, 4, 5, 6, 7, 8, 9}, 3, 0));
+  for (std::uint64_t i = 0; i < 6; ++i) requests[i].seed = i;
+  auto sent = w.send(requests);
   // Without weights they wait, so that all are taken in together, whatever the timing.
   REQUIRE(w.adopt(0, 1));
-  for (auto& p : sent)
-    p.receive([](const weir::generation& answer) { CHECK(answer.tokens.size() == 3); },
-              [](const caf::error& e) { FAIL(weir::from_caf(e).message); });
+  for (const auto& a : w.receive(std::move(sent))) CHECK(a);
   CHECK(w.prompt_tokens == 9);
 }
 
@@ -189,15 +192,10 @@ TEST_CASE("more requests than may wait are refused, and nothing else is lost") {
   settings.most_waiting = 5;
   world w(settings, false);
   std::vector<weir::generate_request> requests(9, request({1}, 2, 0));
-  auto answers = std::async(std::launch::async, [&] { return w.generate(requests); });
-  std::this_thread::sleep_for(100ms);
-  // Without weights all wait; now they come, from another actor.
-  caf::scoped_actor other{w.runtime.system()};
-  weir::causal_lm::random(small(), 1).copy_to(w.writer.next().first(w.bytes));
-  const auto p = w.writer.publish(0);
-  other->send(w.engine.handle, weir::adopt_weights{p.version, p.region, p.checksum});
+  auto sent = w.send(requests);
+  REQUIRE(w.adopt(0, 1));  // without weights all waited
   std::size_t served = 0, refused = 0;
-  for (const auto& a : answers.get()) {
+  for (const auto& a : w.receive(std::move(sent))) {
     if (a) ++served;
     else if (a.error().code == weir::errc::unavailable) ++refused;
   }
@@ -262,16 +260,14 @@ TEST_CASE("numbers that are not finite fail their sequence, and say under which 
 
 TEST_CASE("a drain finishes what is under way; a stop without it answers what is pending") {
   world w;
-  auto answers = std::async(std::launch::async, [&] { return w.generate(many(30)); });
-  while (w.tokens == 0) std::this_thread::sleep_for(1ms);
+  auto sent = w.send(many(30));
   CHECK(w.g.stop(10s, 1s).clean());
-  for (const auto& a : answers.get()) CHECK(a);
+  for (const auto& a : w.receive(std::move(sent))) CHECK(a);
 
   world v({1, 40, 64}, false);
-  auto pending = std::async(std::launch::async, [&] { return v.generate(many(3)); });
-  std::this_thread::sleep_for(50ms);
+  auto pending = v.send(many(3));
   v.g.stop(0ms, 1s);
-  for (const auto& a : pending.get()) {
+  for (const auto& a : v.receive(std::move(pending))) {
     REQUIRE_FALSE(a);
     CHECK(a.error().code == weir::errc::unavailable);
   }
