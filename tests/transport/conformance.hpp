@@ -150,6 +150,12 @@ inline void frames(const implementation& tested) {
   REQUIRE(p.to_server->send(longest));
   REQUIRE(p.until([&] { return p.at_server.frames.size() == 101; }));
   CHECK(p.at_server.frames.back() == longest);
+  // A connection may be used at once, before the other side has accepted it.
+  auto second = p.client->connect(p.address, p.soon());
+  REQUIRE(second);
+  REQUIRE((*second)->send(pattern(9, 9)));
+  REQUIRE(p.until([&] { return p.at_server.frames.size() == 102; }));
+  CHECK(p.at_server.frames.back() == pattern(9, 9));
 }
 
 /// `close` ends the connection from the client's side: what is under way there completes, and the server hears once.

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "inbox.hpp"
+#include "weir/transport/inbox.hpp"
 
 namespace weir {
 
@@ -52,6 +52,8 @@ class inproc_fabric {
     std::lock_guard lock(mutex_);
     regions_.erase(descriptor);
   }
+  /// Where its regions can be mapped: in no other fabric.
+  std::string name() const { return "inproc fabric " + std::to_string(reinterpret_cast<std::uintptr_t>(this)); }
   std::shared_ptr<memory> find(const std::string& descriptor) {
     std::lock_guard lock(mutex_);
     auto found = regions_.find(descriptor);
@@ -115,6 +117,12 @@ struct link {
   std::mutex mutex;
   end ends[2];
   bool open = true;
+
+  /// Whom to tell, in the thread of that end. Asked only then: what is sent before the other side has accepted comes after.
+  std::pair<std::shared_ptr<connection>, std::shared_ptr<const transport_handlers>> at(int side) {
+    std::lock_guard lock(mutex);
+    return {ends[side].object.lock(), ends[side].handlers.lock()};
+  }
 };
 
 class inproc_connection final : public connection, public std::enable_shared_from_this<inproc_connection> {
@@ -153,12 +161,10 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     auto& peer = link_->ends[1 - side_];
     auto inbox = peer.inbox.lock();
     if (!link_->open || !inbox) return fail(errc::unavailable, "the peer is gone");
-    inbox->post(
-        [object = peer.object, handlers = peer.handlers, copy = std::vector<std::byte>(frame.begin(), frame.end())] {
-          const auto c = object.lock();
-          const auto told = handlers.lock();
-          if (c && told && told->on_frame) told->on_frame(*c, copy);
-        });
+    inbox->post([l = link_, to = 1 - side_, copy = std::vector<std::byte>(frame.begin(), frame.end())] {
+      const auto [c, told] = l->at(to);
+      if (c && told && told->on_frame) told->on_frame(*c, copy);
+    });
     return {};
   }
 
@@ -167,9 +173,8 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     if (!std::exchange(link_->open, false)) return;
     auto& peer = link_->ends[1 - side_];
     if (auto inbox = peer.inbox.lock())
-      inbox->post([object = peer.object, handlers = peer.handlers] {
-        const auto c = object.lock();
-        const auto told = handlers.lock();
+      inbox->post([l = link_, to = 1 - side_] {
+        const auto [c, told] = l->at(to);
         if (c && told && told->on_closed) told->on_closed(*c, {errc::unavailable, "the peer closed the connection"});
       });
   }
@@ -219,7 +224,7 @@ class inproc_transport final : public transport {
     inbox_->close();
   }
 
-  transport_capabilities capabilities() const override { return {"inproc", false, true, true, false, longest_frame}; }
+  transport_capabilities capabilities() const override { return {"inproc", false, true, fabric_->name(), true, false, longest_frame}; }
 
   result<std::string> listen(const std::string& address) override {
     auto accept = [this](std::shared_ptr<void> shared) {

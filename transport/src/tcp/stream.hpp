@@ -17,7 +17,7 @@
 #include <set>
 #include <vector>
 
-#include "inbox.hpp"
+#include "weir/transport/inbox.hpp"
 #include "regions.hpp"
 #include "wire.hpp"
 

@@ -47,7 +47,7 @@ class tcp_transport final : public transport {
   }
   ~tcp_transport() override { stop(); }
 
-  transport_capabilities capabilities() const override { return {"tcp", true, false, true, false, tcp::longest_frame}; }
+  transport_capabilities capabilities() const override { return {"tcp", true, false, "", true, false, tcp::longest_frame}; }
 
   result<std::string> listen(const std::string& address) override {
     auto endpoints = tcp::resolve(address, true, std::chrono::steady_clock::now() + handshake_time);

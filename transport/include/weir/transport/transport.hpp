@@ -22,7 +22,8 @@ namespace weir {
 struct transport_capabilities {
   std::string name;                 ///< such as "inproc", "tcp", "ucx"
   bool crosses_processes = false;
-  bool map = false;                 ///< `connection::map` works towards a peer on the same machine
+  bool map = false;                 ///< `connection::map` works towards a peer whose `host` is equal
+  std::string host;                 ///< where regions can be mapped; empty if they cannot
   bool one_sided = false;           ///< get and put need no work of the peer's
   bool device_memory = false;       ///< regions may be in an accelerator's memory
   std::size_t longest_frame = 0;    ///< bytes of `send`
