@@ -37,6 +37,9 @@ class report {
     }
   }
 
+  /// For a program with more options than these.
+  report(std::string name, bool json, bool check) : name_(std::move(name)), json_(json), check_(check) {}
+
   bool quick() const noexcept { return quick_; }
 
   /// `at_least` is the figure's target, if it has one.
