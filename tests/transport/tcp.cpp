@@ -24,6 +24,7 @@ weir::tcp_settings small(std::size_t threads = 1) {
   s.streams = 2;
   s.threads = threads;
   s.chunk = 4096;
+  s.shared_memory = false;  // what is tested here is the wire; shared_memory.cpp tests the rest
   return s;
 }
 
@@ -71,6 +72,13 @@ class raw {
   int fd_;
 };
 
+/// What a peer writes first: a hello, and nowhere as its whereabouts.
+struct greeting {
+  header head;
+  weir::whereabouts there;
+};
+static_assert(sizeof(greeting) == sizeof(header) + sizeof(weir::whereabouts));
+
 header hello(unsigned stream, unsigned streams, char connection) {
   header h;
   h.kind = kind::hello;
@@ -78,6 +86,7 @@ header hello(unsigned stream, unsigned streams, char connection) {
   h.offset = stream;
   h.streams = static_cast<std::uint16_t>(streams);
   h.key.fill(connection);
+  h.length = sizeof(weir::whereabouts);
   return h;
 }
 
@@ -86,10 +95,11 @@ std::vector<raw> introduced(const std::string& address, char connection) {
   std::vector<raw> sockets;
   for (unsigned i = 0; i < 2; ++i) {
     sockets.push_back(raw::connected(address));
-    sockets.back().write(hello(i, 2, connection));
-    header answer;
+    const greeting said{hello(i, 2, connection), {}};
+    sockets.back().write(&said, sizeof said);
+    greeting answer;
     REQUIRE(sockets.back().read(&answer, sizeof answer));
-    REQUIRE(answer.kind == kind::welcome);
+    REQUIRE(answer.head.kind == kind::welcome);
   }
   return sockets;
 }
@@ -111,9 +121,12 @@ class raw_server {
       for (int i = 0; i < 3; ++i) {
         sockets.emplace_back(::accept(listener_.fd(), nullptr, nullptr));
         header h;
-        if (!sockets.back().read(&h, sizeof h)) return;
-        h.kind = kind::welcome;
-        sockets.back().write(h);
+        weir::whereabouts there;
+        if (!sockets.back().read(&h, sizeof h) || !sockets.back().read(&there, sizeof there)) return;
+        greeting answer;
+        answer.head.kind = kind::welcome;
+        answer.head.length = sizeof there;
+        sockets.back().write(&answer, sizeof answer);
       }
       then(sockets);
     });
@@ -151,6 +164,7 @@ weir::result<void> got(raw_server& server, std::size_t size, std::chrono::millis
 }  // namespace
 
 TEST_CASE("tcp conforms") { conformance(tcp()); }
+TEST_CASE("tcp with shared memory conforms") { conformance({weir::tcp_maker(), "127.0.0.1:0"}); }
 TEST_CASE("tcp conforms with several threads") { conformance(tcp(3)); }
 
 TEST_CASE("tcp: many transfers at once, each in many requests, are whole") {
@@ -243,7 +257,8 @@ TEST_CASE("tcp: a server that is flooded, insulted and half-greeted goes on to s
   std::vector<raw> idle;
   for (int i = 0; i < 50; ++i) idle.push_back(raw::connected(p.address));
   idle.push_back(raw::connected(p.address));
-  idle.back().write(hello(0, 2, 'h'));  // and never the second stream
+  const greeting said{hello(0, 2, 'h'), {}};
+  idle.back().write(&said, sizeof said);  // and never the second stream
   const auto insulting = raw::connected(p.address);
   insulting.write("GET / HTTP/1.1\r\nHost: weir\r\nAccept: everything that there is\r\n\r\n", 65);
   CHECK(insulting.ended());

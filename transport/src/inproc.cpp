@@ -168,6 +168,8 @@ class inproc_connection final : public connection, public std::enable_shared_fro
     return {};
   }
 
+  std::string lane() const override { return "memory of this process"; }
+
   void close() override {
     std::lock_guard lock(link_->mutex);
     if (!std::exchange(link_->open, false)) return;

@@ -394,6 +394,7 @@ result<std::unique_ptr<broadcast_receiver>> broadcast_receiver::make(const trans
   h.on_accepted = [s](std::shared_ptr<connection> child) { s->children.push_back(std::move(child)); };
   h.on_frame = [s](connection& from, std::span<const std::byte> frame) { s->on_frame(from, frame); };
   h.on_closed = [s](connection& gone, const error& why) { s->on_closed(gone, why.message); };
+  h.on_notice = [s](const std::string& what) { s->notice(what); };
   s->data = maker(std::move(h));
   if (s->settings.map && s->data->capabilities().map) s->host = s->data->capabilities().host;
   auto memory = version_slots::make(*s->data, s->settings.slots, s->settings.bytes);

@@ -298,6 +298,7 @@ result<std::unique_ptr<broadcast_source>> broadcast_source::make(const transport
   h.on_accepted = [s](std::shared_ptr<connection> peer) { s->peers.push_back(std::move(peer)); };
   h.on_frame = [s](connection& from, std::span<const std::byte> frame) { s->on_frame(from, frame); };
   h.on_closed = [s](connection& gone, const error&) { s->on_closed(gone); };
+  h.on_notice = [s](const std::string& what) { s->notice(what); };
   s->data = maker(std::move(h));
   if (s->settings.map && s->data->capabilities().map) s->host = s->data->capabilities().host;
   auto at = s->data->listen(s->settings.listen);

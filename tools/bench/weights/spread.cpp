@@ -270,8 +270,9 @@ class spread {
 
 }  // namespace
 
-transport_maker maker_of(const std::string&, sharing, std::size_t streams) {
+transport_maker maker_of(const std::string&, sharing share, std::size_t streams) {
   tcp_settings s;
+  s.shared_memory = share != sharing::wire;
   s.streams = streams;
   return tcp_maker(s);
 }

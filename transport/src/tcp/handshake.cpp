@@ -60,18 +60,27 @@ asio::awaitable<unexpected> refuse(tcp::socket& peer, errc code, std::string rea
   co_return fail(code, std::move(reason));
 }
 
-/// One hello and its answer.
-asio::awaitable<result<void>> introduce(tcp::socket& socket, const std::string& name, header hello,
-                                        const std::string& token) {
+/// One hello and its answer: where the peer is.
+asio::awaitable<result<whereabouts>> introduce(tcp::socket& socket, const std::string& name, header hello,
+                                               const introduction& ours) {
   failure failed;
-  hello.length = token.size();
+  whereabouts there;
+  hello.length = sizeof ours.here + ours.token.size();
   co_await asio::async_write(
-      socket, std::array<asio::const_buffer, 2>{asio::buffer(&hello, sizeof hello), asio::buffer(token)}, tell(failed));
+      socket,
+      std::array<asio::const_buffer, 3>{asio::buffer(&hello, sizeof hello), asio::buffer(&ours.here, sizeof ours.here),
+                                        asio::buffer(ours.token)},
+      tell(failed));
   header h;
   if (!failed) co_await asio::async_read(socket, asio::buffer(&h, sizeof h), tell(failed));
   if (failed) co_return fail(errc::unavailable, name + " ended the handshake: " + failed.message());
   if (h.word != magic) co_return fail(errc::invalid_data, name + " is no Weir TCP transport");
-  if (h.kind == kind::welcome) co_return result<void>();
+  if (h.kind == kind::welcome) {
+    if (h.length != sizeof there) co_return fail(errc::invalid_data, name + " broke the protocol: an odd welcome");
+    co_await asio::async_read(socket, asio::buffer(&there, sizeof there), tell(failed));
+    if (failed) co_return fail(errc::unavailable, name + " ended the handshake: " + failed.message());
+    co_return there;
+  }
   if (h.kind != kind::refused || h.length > longest_reason || h.code == 0 ||
       h.code > static_cast<std::uint8_t>(errc::internal))
     co_return fail(errc::invalid_data, name + " broke the protocol: an answer that is none");
@@ -110,10 +119,11 @@ result<std::vector<tcp::endpoint>> resolve(const std::string& address, bool to_l
   return found.get();
 }
 
-asio::awaitable<result<std::vector<tcp::socket>>> greet(std::vector<tcp::endpoint> peers, std::size_t streams,
-                                                        std::string token, key connection) {
+asio::awaitable<result<greeted>> greet(std::vector<tcp::endpoint> peers, std::size_t streams, introduction ours,
+                                       key connection) {
   const auto executor = co_await asio::this_coro::executor;
-  std::vector<tcp::socket> sockets;
+  greeted found;
+  auto& sockets = found.sockets;
   std::string reasons;
   failure failed;
   tcp::endpoint peer;
@@ -135,13 +145,14 @@ asio::awaitable<result<std::vector<tcp::socket>>> greet(std::vector<tcp::endpoin
     if (failed)
       co_return fail(errc::unavailable, written(peer) + " took one connection and no more: " + failed.message());
     hello.offset = i;
-    auto welcome = co_await introduce(sockets.back(), written(peer), hello, token);
+    auto welcome = co_await introduce(sockets.back(), written(peer), hello, ours);
     if (!welcome) co_return fail(welcome.error());
+    found.there = *welcome;
   }
-  co_return sockets;
+  co_return found;
 }
 
-asio::awaitable<result<greeting>> answer(tcp::socket& peer, const std::string& token) {
+asio::awaitable<result<greeting>> answer(tcp::socket& peer, const introduction& ours) {
   failure failed;
   header h;
   co_await asio::async_read(peer, asio::buffer(&h, sizeof h), tell(failed));
@@ -153,19 +164,25 @@ asio::awaitable<result<greeting>> answer(tcp::socket& peer, const std::string& t
                               "this side speaks version " + std::to_string(protocol_version) +
                                   " of the TCP transport's protocol, the other " + std::to_string(h.id) +
                                   ": run the same Weir on both");
-  if (h.length > longest_token || h.streams < 2 || h.streams > most_streams || h.offset >= h.streams)
+  if (h.length < sizeof(whereabouts) || h.length > sizeof(whereabouts) + longest_token || h.streams < 2 || h.streams > most_streams || h.offset >= h.streams)
     co_return co_await refuse(peer, errc::invalid_data, "a hello that no Weir sends");
-  std::string theirs(h.length, '\0');
-  co_await asio::async_read(peer, asio::buffer(theirs), tell(failed));
+  whereabouts there;
+  std::string theirs(h.length - sizeof there, '\0');
+  co_await asio::async_read(
+      peer, std::array<asio::mutable_buffer, 2>{asio::buffer(&there, sizeof there), asio::buffer(theirs)}, tell(failed));
   if (failed) co_return fail(errc::unavailable, "the handshake ended: " + failed.message());
-  if (theirs != token)
+  if (theirs != ours.token)
     co_return co_await refuse(peer, errc::unavailable, "the peer belongs to another run: its token differs");
   header welcome;
   welcome.kind = kind::welcome;
   welcome.id = protocol_version;
-  co_await asio::async_write(peer, asio::buffer(&welcome, sizeof welcome), tell(failed));
+  welcome.length = sizeof ours.here;
+  co_await asio::async_write(
+      peer,
+      std::array<asio::const_buffer, 2>{asio::buffer(&welcome, sizeof welcome), asio::buffer(&ours.here, sizeof ours.here)},
+      tell(failed));
   if (failed) co_return fail(errc::unavailable, "the handshake ended: " + failed.message());
-  co_return greeting{h.key, static_cast<std::size_t>(h.offset), h.streams};
+  co_return greeting{h.key, static_cast<std::size_t>(h.offset), h.streams, there};
 }
 
 void prepare(tcp::socket& socket, std::chrono::milliseconds silence) {

@@ -24,19 +24,32 @@ result<std::vector<boost::asio::ip::tcp::endpoint>> resolve(const std::string& a
 /// As an address is written.
 std::string written(const boost::asio::ip::tcp::endpoint& e);
 
+/// What this side says of itself.
+struct introduction {
+  std::string token;
+  whereabouts here;
+};
+
+/// A peer that answered, on each of its sockets.
+struct greeted {
+  std::vector<boost::asio::ip::tcp::socket> sockets;
+  whereabouts there;
+};
+
 /// Connects `streams` sockets, that for frames first, to the first of `peers` that answers.
-boost::asio::awaitable<result<std::vector<boost::asio::ip::tcp::socket>>> greet(
-    std::vector<boost::asio::ip::tcp::endpoint> peers, std::size_t streams, std::string token, key connection);
+boost::asio::awaitable<result<greeted>> greet(std::vector<boost::asio::ip::tcp::endpoint> peers, std::size_t streams,
+                                              introduction ours, key connection);
 
 /// What a hello says, once it is found to be in order and was answered.
 struct greeting {
   key connection{};
   std::size_t stream = 0;
   std::size_t streams = 0;  ///< that for frames included
+  whereabouts there;
 };
 
 /// Reads a hello and answers it. An error was told to the peer as well, if it could be.
-boost::asio::awaitable<result<greeting>> answer(boost::asio::ip::tcp::socket& peer, const std::string& token);
+boost::asio::awaitable<result<greeting>> answer(boost::asio::ip::tcp::socket& peer, const introduction& ours);
 
 /// The options of a connection: no delay, and an end to peers that are silent for so long.
 void prepare(boost::asio::ip::tcp::socket& socket, std::chrono::milliseconds silence);

@@ -43,12 +43,15 @@ bool link::over() const {
 
 void link::transfer(part whole, std::size_t size, const std::string& descriptor, completion done) {
   auto refusal = why_not();
-  if (!refusal && !read_descriptor(descriptor, whole.key))
+  const auto address = read_descriptor(descriptor_prefix, descriptor);
+  if (!refusal && !address)
     refusal = error{errc::unavailable, "no region of that descriptor: it is none of a TCP transport's"};
   if (!refusal && size > std::numeric_limits<std::uint64_t>::max() - whole.offset)
     refusal =
         error{errc::invalid_argument, "bytes from " + std::to_string(whole.offset) + " on lie outside any region"};
   if (refusal) return post([done = std::move(done), why = std::move(*refusal)] { done(fail(why)); });
+  if (whole.is_get && copied_from_memory(whole, size, *address, done)) return;
+  whole.key = address->key;
   const auto bulk = streams_.size() - 1;
   const auto parts = std::max<std::size_t>(1, (size + around_.chunk - 1) / around_.chunk);
   whole.of = std::make_shared<operation>(shared_from_this(), parts, std::move(done));
@@ -66,6 +69,40 @@ void link::transfer(part whole, std::size_t size, const std::string& descriptor,
   for (std::size_t i = 0; i < bulk; ++i)
     if (!shares[i].empty())
       on(*streams_[i + 1], [share = std::move(shares[i])](stream& there) mutable { there.order(std::move(share)); });
+}
+
+/// False if it has to go by the wire. Should it arrive there, though the machine could do better, the user is told once.
+bool link::copied_from_memory(const part& whole, std::size_t size, const region_address& a, completion& done) {
+  std::string obstacle;
+  const auto refused = [self = weak_from_this()]() -> std::optional<error> {
+    const auto l = self.lock();
+    return l ? l->why_not() : error{errc::unavailable, "the connection was closed"};
+  };
+  if (local_.get(a, whole.offset, {whole.into, size}, whole.deadline, refused, done, obstacle)) return true;
+  if (!obstacle.empty() && !local_failed_)
+    done = [self = weak_from_this(), obstacle, done = std::move(done)](result<void> outcome) {
+      if (const auto l = self.lock(); l && outcome && !std::exchange(l->local_failed_, true))
+        l->notice("bulk data from " + l->peer() + " goes by " + l->lane() + ", not by mapped memory: " + obstacle);
+      done(std::move(outcome));
+    };
+  return false;
+}
+
+void link::notice(const std::string& what) {
+  const auto handlers = around_.handlers.lock();
+  if (handlers && handlers->on_notice) handlers->on_notice(what);
+}
+
+result<mapped_region> link::map(const std::string& descriptor) {
+  if (const auto refusal = why_not()) return fail(*refusal);
+  const auto address = read_descriptor(descriptor_prefix, descriptor);
+  if (!address) return fail(errc::unavailable, "no region of that descriptor: it is none of a TCP transport's");
+  return local_.map(*address, peer_);
+}
+
+std::string link::lane() const {
+  if (local_.same_host() && !local_failed_) return "mapped memory";
+  return "tcp, " + std::to_string(streams_.size() - 1) + (streams_.size() == 2 ? " stream" : " streams");
 }
 
 result<void> link::send(std::span<const std::byte> frame) {

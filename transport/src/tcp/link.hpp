@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "local_lane.hpp"
 #include "stream.hpp"
 #include "weir/transport/tcp.hpp"
 
@@ -18,19 +19,26 @@ class link : public std::enable_shared_from_this<link> {
   struct surroundings {
     std::shared_ptr<weir::inbox> inbox;
     std::weak_ptr<const transport_handlers> handlers;  ///< the transport's: they may hold connections
-    std::shared_ptr<tcp::regions> regions;
+    std::shared_ptr<weir::regions> regions;
+    std::shared_ptr<segment_cache> segments;
+    whereabouts here;
     std::size_t chunk = 0;
   };
-  link(surroundings around, std::string peer) : around_(std::move(around)), peer_(std::move(peer)) {}
+  link(surroundings around, std::string peer, const whereabouts& there)
+      : around_(std::move(around)),
+        peer_(std::move(peer)),
+        local_(around_.segments, around_.inbox, around_.here, there) {}
 
   /// Before anything else, once: the sockets, that for frames first, each of the context whose thread runs it.
   void begin(std::vector<boost::asio::ip::tcp::socket> sockets, std::weak_ptr<connection> object);
 
   const std::string& peer() const noexcept { return peer_; }
-  tcp::regions& regions() noexcept { return *around_.regions; }
+  weir::regions& regions() noexcept { return *around_.regions; }
 
   /// Divides an operation among the streams.
   void transfer(part whole, std::size_t size, const std::string& descriptor, completion done);
+  result<mapped_region> map(const std::string& descriptor);
+  std::string lane() const;
   result<void> send(std::span<const std::byte> frame);
   /// The user's end: goodbye, and nothing is heard any more.
   void close();
@@ -50,11 +58,15 @@ class link : public std::enable_shared_from_this<link> {
 
  private:
   std::optional<error> why_not() const;
+  bool copied_from_memory(const part& whole, std::size_t size, const region_address& a, completion& done);
+  void notice(const std::string& what);
   template <class Work>
   void on(stream& s, Work work);
 
   surroundings around_;
   std::string peer_;
+  local_lane local_;
+  bool local_failed_ = false;  ///< the user's thread alone
   std::weak_ptr<connection> object_;
   std::vector<std::unique_ptr<stream>> streams_;
   mutable std::mutex mutex_;
@@ -87,9 +99,8 @@ class tcp_connection final : public connection {
     whole.deadline = deadline;
     link_->transfer(std::move(whole), from.size(), descriptor, std::move(done));
   }
-  result<mapped_region> map(const std::string&) override {
-    return fail(errc::unsupported, "tcp does not map a peer's memory");
-  }
+  result<mapped_region> map(const std::string& descriptor) override { return link_->map(descriptor); }
+  std::string lane() const override { return link_->lane(); }
   result<void> send(std::span<const std::byte> frame) override { return link_->send(frame); }
   void close() override { link_->close(); }
 

@@ -186,12 +186,9 @@ bool stream::began_answer(const header& h) {
 bool stream::began_get(const header& h) {
   if (number_ == 0 || answers_waiting_ >= window) return breach("more requests than may wait");
   auto m = link_.regions().find(h.key);
-  if (!m) return refuse(h.id, errc::unavailable, "no region of that descriptor: it is gone, or of another run"), true;
+  if (!m) return refuse(h.id, errc::unavailable, no_such_region), true;
   if (h.offset > m->size || h.length > m->size - h.offset)
-    return refuse(h.id, errc::invalid_argument,
-                  "bytes " + std::to_string(h.offset) + " and " + std::to_string(h.length) +
-                      " after it lie outside the region's " + std::to_string(m->size)),
-           true;
+    return refuse(h.id, errc::invalid_argument, outside(h.offset, h.length, m->size)), true;
   outgoing answer;
   answer.head.kind = kind::data;
   answer.head.id = h.id;
@@ -207,11 +204,9 @@ bool stream::began_put(const header& h) {
   put_refusal_.reset();
   written_to_ = link_.regions().find(h.key);
   if (!written_to_) {
-    put_refusal_ = error{errc::unavailable, "no region of that descriptor: it is gone, or of another run"};
+    put_refusal_ = error{errc::unavailable, no_such_region};
   } else if (h.offset > written_to_->size || h.length > written_to_->size - h.offset) {
-    put_refusal_ =
-        error{errc::invalid_argument, "bytes " + std::to_string(h.offset) + " and " + std::to_string(h.length) +
-                                          " after it lie outside the region's " + std::to_string(written_to_->size)};
+    put_refusal_ = error{errc::invalid_argument, outside(h.offset, h.length, written_to_->size)};
   } else {
     to_ = written_to_->data + h.offset;
   }

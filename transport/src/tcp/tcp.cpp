@@ -27,6 +27,8 @@ constexpr std::chrono::seconds handshake_time{5};
 constexpr std::size_t most_handshakes = 1024;
 /// How long a transport that ends waits for its peers to take its goodbye.
 constexpr std::chrono::milliseconds parting{200};
+/// How often mapped memory is looked through for what nobody uses.
+constexpr std::chrono::milliseconds sweep_time{250};
 
 class tcp_transport final : public transport {
  public:
@@ -37,17 +39,20 @@ class tcp_transport final : public transport {
     if (settings_.threads < 1) throw std::invalid_argument("a TCP transport has at least one thread");
     if (settings_.chunk < 4096) throw std::invalid_argument("a TCP transport's chunk is at least 4096 bytes");
     if (settings_.token.size() > 255) throw std::invalid_argument("a TCP transport's token has at most 255 bytes");
-    around_ = {inbox_, handlers_, regions_, settings_.chunk};
+    around_ = {inbox_, handlers_, regions_, segments_, make_whereabouts(settings_.shared_memory), settings_.chunk};
     try {
       for (std::size_t i = 0; i < settings_.threads; ++i) workers_.push_back(std::make_unique<worker>());
     } catch (...) {
       stop();
       throw;
     }
+    segments_->on_first([this] { asio::post(context(0), [this] { asio::co_spawn(context(0), sweep(), asio::detached); }); });
   }
   ~tcp_transport() override { stop(); }
 
-  transport_capabilities capabilities() const override { return {"tcp", true, false, "", true, false, tcp::longest_frame}; }
+  transport_capabilities capabilities() const override {
+    return {"tcp", true, around_.here.machine != 0, around_.here.host(), true, false, tcp::longest_frame};
+  }
 
   result<std::string> listen(const std::string& address) override {
     auto endpoints = tcp::resolve(address, true, std::chrono::steady_clock::now() + handshake_time);
@@ -77,7 +82,11 @@ class tcp_transport final : public transport {
 
   result<std::shared_ptr<region>> allocate(std::size_t size) override {
     try {
-      return std::shared_ptr<region>(std::make_shared<tcp::tcp_region>(regions_, size));
+      std::string obstacle;
+      auto [memory, address] = regions_->make(size, around_.here, obstacle);
+      if (!obstacle.empty() && !told_of_memory_.exchange(true)) notice_later(obstacle);
+      return std::shared_ptr<region>(
+          std::make_shared<registered_region>(regions_, std::move(memory), address, tcp::descriptor_prefix));
     } catch (const std::bad_alloc&) {
       return fail(errc::unavailable, "no memory for a region of " + std::to_string(size) + " bytes");
     }
@@ -100,7 +109,27 @@ class tcp_transport final : public transport {
     std::shared_ptr<asio::steady_timer> patience;
   };
 
+  tcp::introduction introduction() const { return {settings_.token, around_.here}; }
   asio::io_context& context(std::size_t i) { return workers_[i % workers_.size()]->context; }
+
+  /// From any thread.
+  void notice_later(const std::string& obstacle) {
+    inbox_->post([told = std::weak_ptr(handlers_), obstacle] {
+      const auto handlers = told.lock();
+      if (handlers && handlers->on_notice)
+        handlers->on_notice("regions of this process cannot be mapped by others on this machine: " + obstacle);
+    });
+  }
+
+  /// Mapped memory that nobody uses is let go of.
+  asio::awaitable<void> sweep() {
+    asio::steady_timer pause(context(0));
+    boost::system::error_code failed;
+    do {
+      pause.expires_after(sweep_time);
+      co_await pause.async_wait(asio::redirect_error(asio::use_awaitable, failed));
+    } while (!failed && segments_->sweep());
+  }
 
   tcp::key random_key() {
     tcp::key k;
@@ -113,9 +142,9 @@ class tcp_transport final : public transport {
     auto endpoints = tcp::resolve(address, false, deadline);
     if (!endpoints) return fail(endpoints.error());
     asio::io_context here;
-    std::optional<result<std::vector<asio_tcp::socket>>> greeted;
+    std::optional<result<tcp::greeted>> greeted;
     const auto greet = [&]() -> asio::awaitable<void> {
-      greeted.emplace(co_await tcp::greet(*endpoints, settings_.streams + 1, settings_.token, random_key()));
+      greeted.emplace(co_await tcp::greet(*endpoints, settings_.streams + 1, introduction(), random_key()));
     };
     asio::co_spawn(here, greet, [](const std::exception_ptr& thrown) {
       if (thrown) std::rethrow_exception(thrown);  // out of run_until
@@ -123,7 +152,7 @@ class tcp_transport final : public transport {
     here.run_until(deadline);
     if (!greeted) return fail(errc::timeout, "no answer from " + address + " by the deadline");
     if (!*greeted) return fail(greeted->error());
-    return std::shared_ptr<connection>(joined(std::move(**greeted), address));
+    return std::shared_ptr<connection>(joined(std::move((*greeted)->sockets), address, (*greeted)->there));
   }
 
   result<std::shared_ptr<asio_tcp::acceptor>> open(const asio_tcp::endpoint& endpoint) {
@@ -162,7 +191,7 @@ class tcp_transport final : public transport {
       boost::system::error_code ignored;
       if (!cancelled) peer->close(ignored);
     });
-    auto said = co_await tcp::answer(*peer, settings_.token);
+    auto said = co_await tcp::answer(*peer, introduction());
     patience.cancel();
     if (!said || stopping_) co_return;
     auto& group = arriving_[said->connection];
@@ -182,7 +211,7 @@ class tcp_transport final : public transport {
     arriving_.erase(said->connection);
     boost::system::error_code gone;
     const auto from = sockets.front().remote_endpoint(gone);
-    auto made = joined(std::move(sockets), gone ? std::string("a peer") : tcp::written(from));
+    auto made = joined(std::move(sockets), gone ? std::string("a peer") : tcp::written(from), said->there);
     inbox_->post([made = std::move(made), told = std::weak_ptr(handlers_)]() mutable {
       const auto handlers = told.lock();
       if (handlers && handlers->on_accepted) handlers->on_accepted(std::move(made));
@@ -190,14 +219,15 @@ class tcp_transport final : public transport {
   }
 
   /// Sockets of a whole handshake become a connection; each moves to the context that will run it. From any thread.
-  std::shared_ptr<connection> joined(std::vector<asio_tcp::socket> sockets, std::string peer) {
+  std::shared_ptr<connection> joined(std::vector<asio_tcp::socket> sockets, std::string peer,
+                                     const whereabouts& there) {
     std::vector<asio_tcp::socket> moved;
     for (auto& s : sockets) {
       tcp::prepare(s, settings_.silence);
       const auto protocol = s.local_endpoint().protocol();
       moved.emplace_back(context(next_context_++), protocol, s.release());
     }
-    auto made = std::make_shared<link>(around_, std::move(peer));
+    auto made = std::make_shared<link>(around_, std::move(peer), there);
     auto object = std::make_shared<tcp::tcp_connection>(made);
     {
       std::lock_guard lock(links_mutex_);
@@ -217,6 +247,7 @@ class tcp_transport final : public transport {
   }
 
   void stop() {
+    segments_->on_first({});
     if (!workers_.empty())
       asio::post(context(0), [this] {
         stopping_ = true;
@@ -250,7 +281,9 @@ class tcp_transport final : public transport {
   tcp_settings settings_;
   std::shared_ptr<inbox> inbox_ = std::make_shared<inbox>();
   std::shared_ptr<const transport_handlers> handlers_;
-  std::shared_ptr<tcp::regions> regions_ = std::make_shared<tcp::regions>();
+  std::shared_ptr<regions> regions_ = std::make_shared<regions>();
+  std::shared_ptr<segment_cache> segments_ = std::make_shared<segment_cache>();
+  std::atomic<bool> told_of_memory_ = false;
   link::surroundings around_;
   std::random_device random_;
   std::vector<std::weak_ptr<asio_tcp::acceptor>> acceptors_;

@@ -5,22 +5,27 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <type_traits>
+
+#include "shared_memory.hpp"
 
 namespace weir::tcp {
 
 static_assert(std::endian::native == std::endian::little, "headers are little-endian");
 
 inline constexpr std::uint32_t magic = 0x52494557;  ///< "WEIR"
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::string_view descriptor_prefix = "tcp:";
+inline constexpr std::uint32_t protocol_version = 2;
 inline constexpr std::size_t longest_frame = std::size_t{1} << 20;
 inline constexpr std::size_t longest_reason = 1024;
 /// Requests that a stream may have under way at its peer: one that has more breaks the protocol.
 inline constexpr std::size_t window = 16;
 
 enum class kind : std::uint8_t {
-  hello = 1,  ///< connecting side: id is the version, offset the stream's number, key the connection's; then the token
-  welcome,    ///< the answer
+  hello = 1,  ///< connecting side: id is the version, offset the stream's number, key the connection's; then
+              ///< `whereabouts` and the token
+  welcome,    ///< the answer, then `whereabouts`
   refused,    ///< the answer to hello, get or put (of this id): code is why; then a sentence
   frame,      ///< a control frame, on stream 0 alone
   get,        ///< `length` bytes at `offset` of region `key`, which follow the answer `data`
@@ -30,7 +35,7 @@ enum class kind : std::uint8_t {
   goodbye,  ///< an orderly end, on stream 0
 };
 
-using key = std::array<char, 16>;
+using key = region_key;
 
 struct header {
   std::uint32_t word = magic;

@@ -66,12 +66,17 @@ class connection {
   virtual void put(const std::string& descriptor, std::uint64_t offset, std::span<const std::byte> from,
                    std::chrono::steady_clock::time_point deadline, completion done) = 0;
 
-  /// The region in this process's memory, without a copy. `unsupported` where capabilities().map is false.
+  /// The region in this process's memory, without a copy. `unsupported` where capabilities().map is false, and
+  /// towards a peer on another host.
   virtual result<mapped_region> map(const std::string& descriptor) = 0;
 
   /// Sends a control frame, which is copied; frames to one peer arrive whole and in order, or the connection fails.
   /// `unavailable` if the peer is gone, `invalid_argument` if the frame is too long.
   virtual result<void> send(std::span<const std::byte> frame) = 0;
+
+  /// By what path bulk data comes from the peer, for logs: "mapped memory", "tcp, 4 streams". It may change when a path
+  /// turns out not to work; `on_notice` says so.
+  virtual std::string lane() const = 0;
 
   /// Idempotent. The peer's `on_closed` hears of it.
   virtual void close() = 0;
@@ -82,6 +87,9 @@ struct transport_handlers {
   std::function<void(std::shared_ptr<connection>)> on_accepted;
   std::function<void(connection&, std::span<const std::byte> frame)> on_frame;
   std::function<void(connection&, const error& why)> on_closed;
+  /// Something that works, but not as well as the machine could: a slower path, or memory that can't be shared. A
+  /// sentence for the log, once a cause.
+  std::function<void(const std::string&)> on_notice = {};
 };
 
 class transport {
