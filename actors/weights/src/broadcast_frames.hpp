@@ -58,17 +58,21 @@ struct announce {
   payload_size snapshot;
   std::vector<payload_size> deltas;
   std::vector<std::string> parents;
-  std::uint8_t map = 0;  ///< the first of them, or the source if there is none, is on the same machine
-  auto fields() { return std::tie(snapshot, deltas, parents, map); }
+  std::uint8_t local = 0;  ///< the first of them, or the source if there is none, is on the same machine
+  auto fields() { return std::tie(snapshot, deltas, parents, local); }
 };
+
+/// How a payload is read: what comes over a wire is checked chunk by chunk; from memory of the same machine it is taken
+/// as it is, once all of it is there.
+enum class access : std::uint8_t { wire, copy, map };
 
 /// Receiver -> parent: tell me what is ready of this payload, from chunk `from` on.
 struct subscribe {
   static constexpr std::uint8_t kind = 3;
   payload_id id;
   std::uint64_t from = 0;
-  std::uint8_t map = 0;  ///< it will be read in place
-  auto fields() { return std::tie(id, from, map); }
+  broadcast::access access = broadcast::access::wire;
+  auto fields() { return std::tie(id, from, access); }
 };
 
 /// The answers: where it lies, or why not; then what is ready, as it becomes so. No new chunks: a sign of life.
@@ -116,7 +120,7 @@ class frame_writer {
  public:
   template <class T>
   void put(T& x) {
-    if constexpr (std::is_arithmetic_v<T>) {
+    if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
       const auto at = out.size();
       out.resize(at + sizeof x);
       std::memcpy(out.data() + at, &x, sizeof x);
@@ -145,7 +149,7 @@ class frame_reader {
   explicit frame_reader(std::span<const std::byte> bytes) : rest_(bytes) {}
   template <class T>
   bool get(T& x) {
-    if constexpr (std::is_arithmetic_v<T>) {
+    if constexpr (std::is_arithmetic_v<T> || std::is_enum_v<T>) {
       if (rest_.size() < sizeof x) return false;
       std::memcpy(&x, rest_.data(), sizeof x);
       rest_ = rest_.subspan(sizeof x);

@@ -169,13 +169,13 @@ struct broadcast_receiver::state {
   /// Begins what was announced last; false if it has to wait for memory.
   bool start() {
     auto& j = *current;
-    if (j.map && !host.empty()) {
+    if (j.map) {
       j.started = true;
       auto to = parent(j.what, 0);
       if (!to) return map_failed("it cannot be reached: " + to.error().message), true;
       j.mapping = *to;
       j.heard = clock_::now();
-      if (auto sent = j.mapping->send(write(subscribe{j.what.snapshot.id, 0, 1})); !sent) map_failed(sent.error().message);
+      if (auto sent = j.mapping->send(write(subscribe{j.what.snapshot.id, 0, access::map})); !sent) map_failed(sent.error().message);
       return true;
     }
     auto* into = slots->free(*data, [this](weight_version v) { return server.used(whole(v)) || (newest && newest->version == v); });
@@ -257,7 +257,7 @@ struct broadcast_receiver::state {
     h.notice = [this](const std::string& text) { notice(text); };
     h.done = [this](result<void> outcome) { fetched(std::move(outcome)); };
     const fetch_settings f{settings.window, 30s, settings.silence};
-    j.fetch = std::make_unique<payload_fetch>(size, into, j.what.parents.size() + 1, f, std::move(h));
+    j.fetch = std::make_unique<payload_fetch>(size, into, j.what.parents.size() + 1, !j.delta && j.what.local != 0, f, std::move(h));
   }
 
   void fetched(result<void> outcome) {
@@ -266,7 +266,9 @@ struct broadcast_receiver::state {
     j.fetched = true;
     if (!outcome && j.delta) return whole_instead(outcome.error().message);
     if (!outcome) return failed(outcome.error().message);
-    if (!j.delta) arrived();
+    if (j.delta) return;
+    if (j.fetch->local()) server.complete(whole(j.version()));
+    arrived();
   }
 
   /// The delta cannot be had, or does not fit.
@@ -368,7 +370,7 @@ struct broadcast_receiver::state {
     if (!current && next) {
       const auto what = *std::exchange(next, std::nullopt);
       if (newest && what.snapshot.id.version <= newest->version) static_cast<void>(tell({newest->version + 1, told_adopted ? *told_adopted + 1 : 0, 0, 0, 0, 0, 0, {}}));
-      else current.emplace(), current->what = what, current->map = what.map != 0;
+      else current.emplace(), current->what = what, current->map = what.local != 0 && settings.map;
     }
     if (current && !current->started && start()) ++done;
     if (current && current->mapping && clock_::now() - current->heard > settings.silence) map_failed("its owner says nothing");
@@ -396,7 +398,7 @@ result<std::unique_ptr<broadcast_receiver>> broadcast_receiver::make(const trans
   h.on_closed = [s](connection& gone, const error& why) { s->on_closed(gone, why.message); };
   h.on_notice = [s](const std::string& what) { s->notice(what); };
   s->data = maker(std::move(h));
-  if (s->settings.map && s->data->capabilities().map) s->host = s->data->capabilities().host;
+  if (s->data->capabilities().map) s->host = s->data->capabilities().host;
   auto memory = version_slots::make(*s->data, s->settings.slots, s->settings.bytes);
   if (!memory) return fail(memory.error());
   s->slots = std::move(*memory);

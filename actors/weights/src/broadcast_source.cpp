@@ -89,7 +89,7 @@ struct broadcast_source::state {
       return drop(peer, h.name + " speaks version " + std::to_string(h.protocol) + " of the protocol, this is " + std::to_string(protocol));
     if (h.snapshot_bytes != settings.bytes)
       return drop(peer, h.name + " expects " + std::to_string(h.snapshot_bytes) + " bytes of weights, here are " + std::to_string(settings.bytes));
-    if (h.join != 0 && find(*peer) == nullptr) members.push_back({peer, h.name, h.address, settings.map ? h.host : std::string(), {}, {}, {}, 0, {}});
+    if (h.join != 0 && find(*peer) == nullptr) members.push_back({peer, h.name, h.address, settings.share ? h.host : std::string(), {}, {}, {}, 0, {}});
   }
 
   void said(member& m, const status& s) {
@@ -203,10 +203,12 @@ struct broadcast_source::state {
     const auto readers = leaders();
     const auto position = std::find(readers.begin(), readers.end(), &m);
     if (here(m)) {
-      a.map = 1;
+      a.local = 1;
+      a.deltas.clear();
     } else if (position == readers.end()) {
       const auto leader = std::find_if(readers.begin(), readers.end(), [&](const member* l) { return l->host == m.host; });
-      a.map = 1;
+      a.local = 1;
+      a.deltas.clear();
       a.parents.push_back((*leader)->address);
     } else if (m.failures == 0) {  // who failed with its parents asks the source
       for (auto i : ancestors(v.report.shape, static_cast<std::size_t>(position - readers.begin()))) a.parents.push_back(readers[i]->address);
@@ -300,7 +302,7 @@ result<std::unique_ptr<broadcast_source>> broadcast_source::make(const transport
   h.on_closed = [s](connection& gone, const error&) { s->on_closed(gone); };
   h.on_notice = [s](const std::string& what) { s->notice(what); };
   s->data = maker(std::move(h));
-  if (s->settings.map && s->data->capabilities().map) s->host = s->data->capabilities().host;
+  if (s->settings.share && s->data->capabilities().map) s->host = s->data->capabilities().host;
   auto at = s->data->listen(s->settings.listen);
   if (!at) return fail(at.error());
   s->address = *at;

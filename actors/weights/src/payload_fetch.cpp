@@ -14,8 +14,9 @@ std::string name(const payload_id& id) {
 }
 }  // namespace
 
-payload_fetch::payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents, fetch_settings settings, hooks h)
-    : size_(size), into_(into), parents_(parents), settings_(settings), hooks_(std::move(h)), chunks_(chunks_of(size), chunk_state::missing) {}
+payload_fetch::payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents, bool first_is_local, fetch_settings settings,
+                             hooks h)
+    : size_(size), into_(into), parents_(parents), local_(first_is_local), settings_(settings), hooks_(std::move(h)), chunks_(chunks_of(size), chunk_state::missing) {}
 
 void payload_fetch::offered(const connection& by, const offer& what) {
   if (!from_parent(by) || what.size.id != size_.id) return;
@@ -31,6 +32,10 @@ void payload_fetch::refused(const connection& by, const refuse& what) {
 void payload_fetch::told(const connection& by, const ready& news) {
   if (!from_parent(by) || news.id != size_.id) return;
   heard_ = clock::now();
+  if (local()) {
+    if (news.first == chunks_.size()) there_ = chunks_.size();
+    return;
+  }
   if (news.first > checksums_.size() || news.first + news.checksums.size() > chunks_.size()) return next_parent("breaks the protocol: it skips chunks");
   // What is known already stays: checksums come from the source, whoever passes them on.
   const auto known = checksums_.size() - news.first;
@@ -68,6 +73,11 @@ std::size_t payload_fetch::work() {
     parent_.reset();
     region_.clear();
     leaving_ = false;
+    if (local()) {
+      // What was not checked is fetched anew.
+      std::fill(chunks_.begin(), chunks_.end(), chunk_state::missing);
+      whole_ = next_ = got_bytes_ = 0;
+    }
     there_ = mismatches_ = 0;
     ++parent_number_;
   }
@@ -82,7 +92,7 @@ std::size_t payload_fetch::work() {
     heard_ = clock::now();
     if (!made) return next_parent("cannot be reached: " + made.error().message), 1;
     parent_ = *made;
-    if (auto sent = parent_->send(write(subscribe{size_.id, whole_, 0})); !sent) next_parent("is gone: " + sent.error().message);
+    if (auto sent = parent_->send(write(subscribe{size_.id, whole_, local() ? access::copy : access::wire})); !sent) next_parent("is gone: " + sent.error().message);
     return 1;
   }
   if (clock::now() - heard_ > settings_.silence && asked_ == 0) return next_parent("says nothing"), 1;
@@ -113,8 +123,8 @@ void payload_fetch::got(std::uint64_t index, const result<void>& outcome) {
   }
   heard_ = clock::now();
   const auto chunk = chunk_of(into_, size_, index);
-  got_bytes_ += chunk.size();
-  if (chunk_checksum(chunk) != checksums_[index]) {
+  if (!local()) got_bytes_ += chunk.size();
+  if (!local() && chunk_checksum(chunk) != checksums_[index]) {
     // Once may be a bit that flipped on the way; twice is a parent whose memory is wrong.
     const auto what = "gives chunk " + std::to_string(index) + " with a wrong checksum";
     if (++mismatches_ > 1 && !leaving_) next_parent(what);
@@ -123,7 +133,7 @@ void payload_fetch::got(std::uint64_t index, const result<void>& outcome) {
   }
   chunks_[index] = chunk_state::whole;
   while (whole_ < chunks_.size() && chunks_[whole_] == chunk_state::whole) {
-    hooks_.advanced(whole_, checksums_[whole_]);
+    if (!local()) hooks_.advanced(whole_, checksums_[whole_]);
     ++whole_;
   }
 }

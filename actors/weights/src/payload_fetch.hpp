@@ -24,7 +24,7 @@ class payload_fetch {
   struct hooks {
     /// A connection to a parent by its number, of `parents`; made if there is none.
     std::function<result<std::shared_ptr<connection>>(std::size_t parent)> connect;
-    /// The next chunk is whole, in order.
+    /// The next chunk is whole and checked, in order. Not called for what a local parent gives.
     std::function<void(std::uint64_t index, std::uint64_t checksum)> advanced;
     /// Something went wrong that was got over, or not.
     std::function<void(const std::string&)> notice;
@@ -32,8 +32,9 @@ class payload_fetch {
     std::function<void(result<void>)> done;
   };
 
-  /// `into` has size.bytes; it stays in place until `done` was called.
-  payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents, fetch_settings settings, hooks h);
+  /// `into` has size.bytes; it stays in place until `done` was called. `first_is_local`: the first parent's memory is this
+  /// machine's.
+  payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents, bool first_is_local, fetch_settings settings, hooks h);
 
   void offered(const connection& by, const offer& what);
   void refused(const connection& by, const refuse& what);
@@ -44,6 +45,8 @@ class payload_fetch {
   std::size_t work();
   const payload_id& id() const noexcept { return size_.id; }
   std::uint64_t wire_bytes() const noexcept { return got_bytes_; }
+  /// It is copied from this machine's memory, unchecked.
+  bool local() const noexcept { return local_ && parent_number_ == 0; }
 
  private:
   enum class chunk_state : std::uint8_t { missing, asked, whole };
@@ -56,6 +59,7 @@ class payload_fetch {
   payload_size size_;
   std::span<std::byte> into_;
   std::size_t parents_;
+  bool local_;
   fetch_settings settings_;
   hooks hooks_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  ///< completions outlive the fetch only in name

@@ -84,7 +84,7 @@ void payload_server::subscribed(const std::shared_ptr<connection>& by, const sub
 void payload_server::accept(payload& p, const std::shared_ptr<connection>& by, const subscribe& what) {
   if (what.from > chunks_of(p.size)) return send(*by, refuse{what.id, "it has fewer chunks"});
   auto& reader = p.readers[by.get()];
-  reader = {by, what.from, what.map != 0, clock::now()};
+  reader = {by, what.from, what.access, clock::now()};
   send(*by, offer{p.size, p.memory->descriptor()});
   tell(p, reader);
 }
@@ -97,7 +97,7 @@ std::vector<payload_id> payload_server::closed(const connection& gone) {
   std::vector<payload_id> mapped;
   for (auto& [id, p] : payloads_)
     if (auto found = p.readers.find(&gone); found != p.readers.end()) {
-      if (found->second.map) mapped.push_back(id);
+      if (found->second.access == access::map) mapped.push_back(id);
       p.readers.erase(found);
     }
   std::erase_if(waiting_, [&](const waiting& w) { return w.peer.expired() || w.peer.lock().get() == &gone; });
@@ -108,13 +108,13 @@ void payload_server::tell(payload& p) {
   for (auto& [key, reader] : p.readers) tell(p, reader);
 }
 
-/// Who maps reads nothing over the wire, and is told of the end alone, without checksums.
+/// Who reads this machine's memory is told of the end alone, without checksums.
 void payload_server::tell(payload& p, subscriber& s) {
   auto peer = s.peer.lock();
   if (!peer) return;
   const auto all = chunks_of(p.size);
   ready news{p.size.id, s.told, {}};
-  if (s.map) {
+  if (s.access != access::wire) {
     if (!p.complete || s.told == all) return;
     news.first = s.told = all;
   } else {
@@ -125,11 +125,11 @@ void payload_server::tell(payload& p, subscriber& s) {
   }
   s.last = clock::now();
   send(*peer, std::move(news));
-  if (!s.map && s.told < p.checksums.size()) tell(p, s);
+  if (s.access == access::wire && s.told < p.checksums.size()) tell(p, s);
 }
 
 bool payload_server::waits(const payload& p) {
-  return p.wants_checksums() && std::any_of(p.readers.begin(), p.readers.end(), [&](const auto& r) { return !r.second.map; });
+  return p.wants_checksums() && std::any_of(p.readers.begin(), p.readers.end(), [&](const auto& r) { return r.second.access == access::wire; });
 }
 
 std::size_t payload_server::work() {

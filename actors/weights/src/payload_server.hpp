@@ -53,7 +53,7 @@ class payload_server {
   struct subscriber {
     std::weak_ptr<connection> peer;
     std::uint64_t told = 0;  ///< chunks
-    bool map = false;
+    broadcast::access access = broadcast::access::wire;
     std::chrono::steady_clock::time_point last{};
   };
   struct payload {

@@ -12,7 +12,7 @@ broadcast_settings shaped(std::optional<broadcast_shape> shape) {
   broadcast_settings s;
   s.shape = shape;
   s.chunk = 8 << 10;
-  s.map = false;
+  s.share = false;
   return s;
 }
 void fetching(receiver_settings& s) { s.map = false; }
@@ -160,6 +160,20 @@ TEST_CASE("receivers on the source's machine read its memory in place, and it is
   s.publish(3);
   REQUIRE(s.until([&] { return s.released.size() == 2; }));
   CHECK(s.spoiled == std::vector<weight_version>{2});
+}
+
+TEST_CASE("who wants a copy of what is on its machine copies it, and can give it on") {
+  broadcast_settings settings;
+  settings.chunk = 8 << 10;
+  spreading s(size, over_inproc(), settings);
+  auto& a = s.join("a", fetching);
+  s.publish(1);
+  REQUIRE(s.all_have(1));
+  CHECK_FALSE(a.newest.mapped);
+  CHECK(a.newest.bytes.data() != s.in_use.at(1)->bytes().data());
+  s.publish(2);
+  REQUIRE(s.all_have(2));
+  CHECK(a.notices.empty());
 }
 
 TEST_CASE("a receiver of another model is told so, and the others go on") {

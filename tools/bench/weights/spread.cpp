@@ -130,7 +130,7 @@ class spread {
     b.shape = settings_.shape;
     b.chunk = settings_.chunk;
     b.delta = settings_.delta_fraction < 0 ? delta_use::off : delta_use::on;
-    b.map = settings_.share == sharing::map;
+    b.share = settings_.share != sharing::wire;
     divide_for_delta(0, b.bytes, 2, 2U << 20, b.ranges);
     source_handlers h;
     h.on_released = [this](weight_version v, bool) {

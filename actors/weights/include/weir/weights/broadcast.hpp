@@ -42,7 +42,7 @@ struct broadcast_settings {
   std::uint64_t chunk = 0;                 ///< bytes; 0: chosen
   delta_use delta = delta_use::off;
   std::size_t delta_chain = 4;             ///< deltas kept for receivers that are some versions behind
-  bool map = true;                         ///< receivers on one machine share memory, where the transport can
+  bool share = true;                       ///< receivers on one machine get at its memory, where the transport can
 };
 
 /// What became of a version.
