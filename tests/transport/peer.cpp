@@ -1,10 +1,10 @@
 // A transport in a process of its own, for tests: `peer serve TRANSPORT BYTES [KEY=VALUE...]` listens, has a region of
-// so many bytes and prints its address and descriptor; `peer fetch TRANSPORT ADDRESS DESCRIPTOR BYTES UID [KEY=VALUE...]`
-// gets it twice, as that user, and prints the outcomes, the lane and how many notices there were.
+// so many bytes and prints its address and descriptor; `peer fetch TRANSPORT ADDRESS DESCRIPTOR BYTES UID
+// [KEY=VALUE...]` gets it twice, as that user, and prints the outcomes, the lane and how many notices there were.
 //
-// To a server standard input says, a line each: "fd" (prints the open descriptors), "destroy" (the region), "undumpable",
-// "frames N" (waits for N frames in all), "accepted N", "hang" (makes no progress any more), "cpu" (milliseconds used so
-// far). Each is answered by a line. Its end ends the process.
+// To a server standard input says, a line each: "fd" (prints the open descriptors), "destroy" (the region),
+// "undumpable", "frames N" (waits for N frames in all), "accepted N", "hang" (makes no progress any more), "cpu"
+// (milliseconds used so far). Each is answered by a line. Its end ends the process.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,24 +17,23 @@
 #include <sstream>
 
 #include "process.hpp"
-#include "weir/transport/tcp.hpp"
+#include "weir/transport/load.hpp"
 
 using namespace weir::testing;
 
 namespace {
 
-weir::transport_maker maker_of(const std::string&, const std::vector<std::string>& options) {
-  weir::tcp_settings s;
-  for (const auto& o : options) {
-    if (o == "shared_memory=off") s.shared_memory = false;
-    if (o == "token=other") s.token = "other";
-  }
-  return weir::tcp_maker(s);
-}
-
 [[noreturn]] void die(const std::string& what) {
   std::cerr << "peer: " << what << std::endl;
   std::exit(1);
+}
+
+weir::transport_maker maker_of(const std::string& name, const std::vector<std::string>& options) {
+  weir::transport_settings settings;
+  for (const auto& o : options) settings[o.substr(0, o.find('='))] = o.substr(o.find('=') + 1);
+  auto loaded = weir::load_transport(name, settings);
+  if (!loaded) die(loaded.error().message);
+  return loaded->make;
 }
 
 class server {

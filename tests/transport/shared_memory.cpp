@@ -94,7 +94,8 @@ TEST_CASE("shared memory: an owner killed while a peer copies leaves whole data 
   client_of client(weir::tcp_maker(), server.address);
   std::vector<std::byte> got(size);
   std::optional<weir::result<void>> outcome;
-  client.to_server->get(server.descriptor, 0, got, pair_of_transports::soon(), [&](weir::result<void> r) { outcome = std::move(r); });
+  client.to_server->get(server.descriptor, 0, got, pair_of_transports::soon(),
+                        [&](weir::result<void> r) { outcome = std::move(r); });
   client.mine->progress();  // a piece
   REQUIRE_FALSE(outcome);
   server.process.kill();
@@ -169,6 +170,8 @@ TEST_CASE("shared memory: a descriptor that lies reaches nothing else") {
       {"standard input", [](auto& a) { a.place->fd = 0; }},
   };
   std::vector<std::byte> got(100'000);
+  const bool known = GENERATE(false, true);  // whether the region was mapped before
+  if (known) REQUIRE(p.get(memory->descriptor(), 0, got));
   for (const auto& f : forgeries) {
     INFO(f.name);
     const auto descriptor = forged(memory->descriptor(), f.change);
@@ -176,7 +179,10 @@ TEST_CASE("shared memory: a descriptor that lies reaches nothing else") {
     CHECK(p.to_server->map(descriptor).error().code == weir::errc::unavailable);
     CHECK(std::all_of(got.begin(), got.end(), [](std::byte b) { return b == std::byte{0}; }));
   }
-  // A true descriptor of somebody who is not this peer.
+  // A true descriptor of somebody who is not this peer, though he is one of this process.
+  const auto at = *stranger->listen("127.0.0.1:0");
+  auto to_stranger = *p.client->connect(at, p.soon());
+  if (known) REQUIRE(to_stranger->map(strangers->descriptor()));
   CHECK(p.get(strangers->descriptor(), 0, got).error().code == weir::errc::unavailable);
   CHECK(p.to_server->map(strangers->descriptor()).error().code == weir::errc::unavailable);
   // A process that is not there can't be looked at: the peer is asked, who knows the key.
@@ -193,8 +199,8 @@ TEST_CASE("shared memory: memory that is not what it should be is not mapped") {
   owner.fill('o');
   constexpr std::uint64_t size = 50'000;
   auto looked_for = [&](int fd) {
-    return weir::map_segment(
-        {0, static_cast<std::uint32_t>(::getpid()), static_cast<std::uint32_t>(fd), size}, key, owner);
+    return weir::map_segment({0, static_cast<std::uint32_t>(::getpid()), static_cast<std::uint32_t>(fd), size}, key,
+                             owner);
   };
   auto sealed = [](int fd) { REQUIRE(::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0); };
   auto fresh = [] { return ::memfd_create("weir", MFD_CLOEXEC | MFD_ALLOW_SEALING); };

@@ -63,8 +63,9 @@ result<mapped_region> local_lane::map(const region_address& a, const std::string
   }
   if (same_host() && a.place)
     return fail(errc::unavailable, "the region is gone, or not to be mapped: " + found->obstacle);
-  return fail(errc::unsupported, "the region of " + peer + " cannot be mapped: " +
-                                     (found->obstacle.empty() ? "it is on another host, or shares no memory" : found->obstacle));
+  return fail(errc::unsupported,
+              "the region of " + peer + " cannot be mapped: " +
+                  (found->obstacle.empty() ? "it is on another host, or shares no memory" : found->obstacle));
 }
 
 bool local_lane::get(const region_address& a, std::uint64_t offset, std::span<std::byte> into,
@@ -81,8 +82,9 @@ bool local_lane::get(const region_address& a, std::uint64_t offset, std::span<st
   else if (const auto size = found->segment->bytes().size(); offset > size || into.size() > size - offset)
     wrong = error{errc::invalid_argument, outside(offset, into.size(), size)};
   if (!wrong) {
-    go_on(std::make_shared<copying>(copying{std::move(found->segment), offset, into, deadline, refused, std::move(done)}),
-          inbox_);
+    go_on(
+        std::make_shared<copying>(copying{std::move(found->segment), offset, into, deadline, refused, std::move(done)}),
+        inbox_);
   } else if (const auto there = inbox_.lock()) {
     there->post([refused, done = std::move(done), why = std::move(*wrong)] {
       const auto closed = refused();

@@ -41,8 +41,8 @@ struct memory {
 
   std::byte* data;
   std::size_t size;
-  std::size_t mapped = 0;           ///< by this object itself
-  std::unique_ptr<segment> shared;  ///< if others can map it
+  std::size_t mapped = 0;              ///< by this object itself
+  std::unique_ptr<segment> shared;     ///< if others can map it
   std::shared_ptr<void> registration;  ///< what a transport's library knows it by
   std::atomic<bool> registered{true};
 };

@@ -60,8 +60,8 @@ bool conceivable(std::size_t bytes) noexcept {
   return true;
 }
 
-/// Every page there, so that no use of it can fail for lack of memory. In one step where the system has it (Linux 5.14),
-/// which also takes huge pages where they are allowed.
+/// Every page there, so that no use of it can fail for lack of memory. In one step where the system has it
+/// (Linux 5.14), which also takes huge pages where they are allowed.
 bool populated(int fd, void* at, std::size_t bytes) noexcept {
 #ifdef MADV_POPULATE_WRITE
   int failed = 0;
@@ -184,9 +184,9 @@ result<segment_found> segment_cache::find(const segment_place& place, const regi
   const auto now = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   const auto known = entries_.find(key);
-  if (known != entries_.end())
+  if (known != entries_.end() && known->second.place == place)
     if (auto mapped = known->second.known.lock(); mapped && mapped->live()) {
-      if (mapped->header().owner != owner || mapped->header().size != place.size)
+      if (mapped->header().owner != owner)
         return fail(errc::unavailable, "no region of that descriptor: it is another peer's");
       known->second.held = mapped;
       known->second.used = now;
@@ -194,7 +194,7 @@ result<segment_found> segment_cache::find(const segment_place& place, const regi
     }
   auto found = map_segment(place, key, owner);
   if (!found || !found->segment) return found;
-  entries_[key] = {found->segment, found->segment, now};
+  entries_[key] = {place, found->segment, found->segment, now};
   trim();
   if (!std::exchange(swept_, true) && on_first_) on_first_();
   return found;

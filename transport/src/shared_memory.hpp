@@ -1,8 +1,8 @@
 #pragma once
 // Regions that peers on the same machine map, whatever carries the bytes to other machines. A region's memory is a
-// memfd; a peer finds it as /proc/PID/fd/FD, so nothing has a name in a file system and nothing is left to clean up when
-// a process is killed. What a descriptor says is checked against the header in the memory itself: a number that leads to
-// other memory is refused.
+// memfd; a peer finds it as /proc/PID/fd/FD, so nothing has a name in a file system and nothing is left to clean up
+// when a process is killed. What a descriptor says is checked against the header in the memory itself: a number that
+// leads to other memory is refused.
 
 #include <array>
 #include <atomic>
@@ -54,6 +54,7 @@ struct segment_place {
   std::uint32_t pid = 0;
   std::uint32_t fd = 0;
   std::uint64_t size = 0;
+  bool operator==(const segment_place&) const = default;
 };
 static_assert(sizeof(segment_place) == 24 && std::is_trivially_copyable_v<segment_place>);
 
@@ -136,6 +137,7 @@ class segment_cache {
 
  private:
   struct entry {
+    segment_place place;
     std::weak_ptr<const mapped_segment> known;
     std::shared_ptr<const mapped_segment> held;
     std::chrono::steady_clock::time_point used;

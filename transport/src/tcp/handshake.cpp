@@ -164,12 +164,14 @@ asio::awaitable<result<greeting>> answer(tcp::socket& peer, const introduction& 
                               "this side speaks version " + std::to_string(protocol_version) +
                                   " of the TCP transport's protocol, the other " + std::to_string(h.id) +
                                   ": run the same Weir on both");
-  if (h.length < sizeof(whereabouts) || h.length > sizeof(whereabouts) + longest_token || h.streams < 2 || h.streams > most_streams || h.offset >= h.streams)
+  if (h.length < sizeof(whereabouts) || h.length > sizeof(whereabouts) + longest_token || h.streams < 2 ||
+      h.streams > most_streams || h.offset >= h.streams)
     co_return co_await refuse(peer, errc::invalid_data, "a hello that no Weir sends");
   whereabouts there;
   std::string theirs(h.length - sizeof there, '\0');
   co_await asio::async_read(
-      peer, std::array<asio::mutable_buffer, 2>{asio::buffer(&there, sizeof there), asio::buffer(theirs)}, tell(failed));
+      peer, std::array<asio::mutable_buffer, 2>{asio::buffer(&there, sizeof there), asio::buffer(theirs)},
+      tell(failed));
   if (failed) co_return fail(errc::unavailable, "the handshake ended: " + failed.message());
   if (theirs != ours.token)
     co_return co_await refuse(peer, errc::unavailable, "the peer belongs to another run: its token differs");
@@ -177,10 +179,10 @@ asio::awaitable<result<greeting>> answer(tcp::socket& peer, const introduction& 
   welcome.kind = kind::welcome;
   welcome.id = protocol_version;
   welcome.length = sizeof ours.here;
-  co_await asio::async_write(
-      peer,
-      std::array<asio::const_buffer, 2>{asio::buffer(&welcome, sizeof welcome), asio::buffer(&ours.here, sizeof ours.here)},
-      tell(failed));
+  co_await asio::async_write(peer,
+                             std::array<asio::const_buffer, 2>{asio::buffer(&welcome, sizeof welcome),
+                                                               asio::buffer(&ours.here, sizeof ours.here)},
+                             tell(failed));
   if (failed) co_return fail(errc::unavailable, "the handshake ended: " + failed.message());
   co_return greeting{h.key, static_cast<std::size_t>(h.offset), h.streams, there};
 }

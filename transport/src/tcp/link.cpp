@@ -71,7 +71,8 @@ void link::transfer(part whole, std::size_t size, const std::string& descriptor,
       on(*streams_[i + 1], [share = std::move(shares[i])](stream& there) mutable { there.order(std::move(share)); });
 }
 
-/// False if it has to go by the wire. Should it arrive there, though the machine could do better, the user is told once.
+/// False if it has to go by the wire. Should it arrive there, though the machine could do better, the user is told
+/// once.
 bool link::copied_from_memory(const part& whole, std::size_t size, const region_address& a, completion& done) {
   std::string obstacle;
   const auto refused = [self = weak_from_this()]() -> std::optional<error> {

@@ -46,7 +46,8 @@ class tcp_transport final : public transport {
       stop();
       throw;
     }
-    segments_->on_first([this] { asio::post(context(0), [this] { asio::co_spawn(context(0), sweep(), asio::detached); }); });
+    segments_->on_first(
+        [this] { asio::post(context(0), [this] { asio::co_spawn(context(0), sweep(), asio::detached); }); });
   }
   ~tcp_transport() override { stop(); }
 

@@ -23,15 +23,15 @@ struct tcp_settings {
   std::string token;
   /// A peer that acknowledges nothing for so long is gone.
   std::chrono::milliseconds silence{10'000};
-  /// Regions can be mapped by processes on this host (machine, process and network namespace), and `get` from such a peer
-  /// copies from its memory. Off: all bytes go through the sockets.
+  /// Regions can be mapped by processes on this host (machine, process and network namespace), and `get` from such a
+  /// peer copies from its memory. Off: all bytes go through the sockets.
   bool shared_memory = true;
 };
 
 /// Addresses are "HOST:PORT", "[IPV6]:PORT"; port 0 lets the system choose, host "*" is every interface. One-sided: a
-/// peer's `get` and `put` are served by the transport's own threads; a `get` from a peer on the same host is copied by this
-/// side's `progress()`. Throws std::invalid_argument for settings out of
-/// range, std::system_error if there are no descriptors or threads.
+/// peer's `get` and `put` are served by the transport's own threads; a `get` from a peer on the same host is copied by
+/// this side's `progress()`. Throws std::invalid_argument for settings out of range, std::system_error if there are no
+/// descriptors or threads.
 std::unique_ptr<transport> make_tcp_transport(transport_handlers handlers = {}, const tcp_settings& settings = {});
 
 /// The same as a maker.
