@@ -59,7 +59,8 @@ struct announce {
   std::vector<payload_size> deltas;
   std::vector<std::string> parents;
   std::uint8_t local = 0;  ///< the first of them, or the source if there is none, is on the same machine
-  auto fields() { return std::tie(snapshot, deltas, parents, local); }
+  std::string region;      ///< if `local` and it is the source's memory: where; the receiver counts as one that maps it
+  auto fields() { return std::tie(snapshot, deltas, parents, local, region); }
 };
 
 /// How a payload is read: what comes over a wire is checked chunk by chunk; from memory of the same machine it is taken

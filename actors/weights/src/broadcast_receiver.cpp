@@ -175,6 +175,8 @@ struct broadcast_receiver::state {
       if (!to) return map_failed("it cannot be reached: " + to.error().message), true;
       j.mapping = *to;
       j.heard = clock_::now();
+      j.mapping_region = j.what.region;
+      if (!j.mapping_region.empty()) return map_now(), true;
       if (auto sent = j.mapping->send(write(subscribe{j.what.snapshot.id, 0, access::map})); !sent) map_failed(sent.error().message);
       return true;
     }
@@ -334,7 +336,12 @@ struct broadcast_receiver::state {
     if (const auto* o = std::get_if<offer>(&f); o != nullptr && o->size == j.what.snapshot) j.mapping_region = o->region;
     if (const auto* r = std::get_if<refuse>(&f); r != nullptr && r->id == id) return map_failed("it is refused: " + r->why);
     const auto* r = std::get_if<ready>(&f);
-    if (r == nullptr || r->id != id || r->first != chunks_of(j.what.snapshot) || j.mapping_region.empty()) return;
+    if (r != nullptr && r->id == id && r->first == chunks_of(j.what.snapshot) && !j.mapping_region.empty()) map_now();
+  }
+
+  void map_now() {
+    auto& j = *current;
+    const auto& id = j.what.snapshot.id;
     auto view = j.mapping->map(j.mapping_region);
     if (!view) return map_failed(view.error().message);
     if (view->bytes.size() < settings.bytes) return map_failed("its memory is too small");

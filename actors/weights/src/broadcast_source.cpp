@@ -199,12 +199,13 @@ struct broadcast_source::state {
 
   void announce_to(member& m) {
     const auto& v = versions.rbegin()->second;
-    announce a{{{newest(), no_base}, settings.bytes, v.report.chunk}, chain, {}, 0};
+    announce a{{{newest(), no_base}, settings.bytes, v.report.chunk}, chain, {}, 0, {}};
     const auto readers = leaders();
     const auto position = std::find(readers.begin(), readers.end(), &m);
     if (here(m)) {
       a.local = 1;
       a.deltas.clear();
+      a.region = server.lend(m.peer, a.snapshot.id);
     } else if (position == readers.end()) {
       const auto leader = std::find_if(readers.begin(), readers.end(), [&](const member* l) { return l->host == m.host; });
       a.local = 1;

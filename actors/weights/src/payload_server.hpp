@@ -41,6 +41,8 @@ class payload_server {
   void expect(weight_version version);
 
   void subscribed(const std::shared_ptr<connection>& by, const subscribe& what);
+  /// Counts `to` as one that maps a payload that is all there, and says where it lies.
+  std::string lend(const std::shared_ptr<connection>& to, const payload_id& id);
   void released(const connection& by, const payload_id& id);
   /// Returns the payloads that it had mapped: it may still read their memory.
   std::vector<payload_id> closed(const connection& gone);
