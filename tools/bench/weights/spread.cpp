@@ -87,6 +87,7 @@ class process {
     text_.erase(0, end + 1);
     return first;
   }
+  void ask() { [[maybe_unused]] const auto written = ::write(in_, "?", 1); }
   bool ended() {
     if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = -1;
     return pid_ <= 0;
@@ -225,6 +226,7 @@ class spread {
     if (!all) return all;
     const auto seconds = std::chrono::duration<double>(clock_::now() - begin).count();
     auto used = cpu_seconds() - cpu;
+    for (auto& r : receivers_) r->ask();
     auto said = lines(0, receivers_.size());
     if (!said) return fail(said.error());
     const auto hash = hash_of(std::as_const(*memory).bytes());
