@@ -121,7 +121,7 @@ class test_trainer : public weir::node<test_trainer_actor> {
       seen_.changed.notify_all();
     }
     if (version_ == steps_) return;
-    request(*versions_, caf::infinite, weir::publish_weights{version_, "", 0}).then([](const weir::weights_released&) {}, [](const caf::error&) {});
+    request(*versions_, caf::infinite, weir::publish_weights{version_}).then([](const weir::weights_released&) {}, [](const caf::error&) {});
     request(*batches_, caf::infinite, weir::next_batch{version_})
         .then(
             [this](const weir::training_batch& batch) {

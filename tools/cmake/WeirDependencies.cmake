@@ -1,7 +1,7 @@
 # What every target may need. Targets link what they use; nothing is global.
 find_package(Threads REQUIRED)
 find_package(Boost 1.74 REQUIRED)
-find_package(CAF 0.17 REQUIRED COMPONENTS core)
+find_package(CAF 0.17 REQUIRED COMPONENTS core io)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)

@@ -9,6 +9,7 @@
 #include "causal_lm_state.hpp"
 #include "weir/policy/evaluation.hpp"
 #include "weir/runtime/random.hpp"
+#include "weir/policy/scalar_type.hpp"
 
 namespace weir {
 
@@ -155,11 +156,11 @@ const causal_lm_config& causal_lm::config() const noexcept { return state_->conf
 const manifest& causal_lm::layout() const noexcept { return state_->layout; }
 const at::Tensor& causal_lm::flat() const noexcept { return state_->flat; }
 
-void causal_lm::copy_to(std::span<std::byte> host) const {
+void causal_lm::copy_to(std::span<std::byte> host, dtype type) const {
   const auto from = state_->flat.detach();
-  if (host.size() != from.nbytes()) throw std::invalid_argument("a copy of the parameters has their size");
-  if (from.device().is_cpu()) std::memcpy(host.data(), from.data_ptr(), host.size());
-  else at::from_blob(host.data(), from.sizes(), from.scalar_type()).copy_(from);
+  if (host.size() != static_cast<std::size_t>(from.numel()) * size_of(type)) throw std::invalid_argument("a copy of the parameters has their size");
+  if (type == dtype::f32 && from.device().is_cpu()) std::memcpy(host.data(), from.data_ptr(), host.size());
+  else at::from_blob(host.data(), from.sizes(), scalar_type(type)).copy_(from);
 }
 
 const at::Tensor& causal_lm::flat_grad() {

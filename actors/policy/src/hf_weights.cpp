@@ -6,6 +6,7 @@
 #include "causal_lm_state.hpp"
 #include "weir/policy/safetensors.hpp"
 #include "weir/runtime/files.hpp"
+#include "weir/policy/scalar_type.hpp"
 
 namespace weir {
 
@@ -47,9 +48,6 @@ result<std::vector<weight_file>> open_weights(const fs::path& directory) {
 }
 
 const char* type_name(dtype type) { return type == dtype::f32 ? "F32" : type == dtype::f16 ? "F16" : "BF16"; }
-at::ScalarType scalar_type(dtype type) {
-  return type == dtype::f32 ? at::kFloat : type == dtype::f16 ? at::kHalf : at::kBFloat16;
-}
 
 /// Copies a tensor into fp32 at `to`; false if its type is none that a parameter has.
 bool read_into(const safetensors_entry& entry, float* to) {

@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "weir/policy/threads.hpp"
+#include "weir/policy/scalar_type.hpp"
 #include "weir/policy/torch.hpp"
 #include "weir/runtime/random.hpp"
 
 namespace weir {
 
 rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
-                               snapshot_reader weights, std::function<void(const rollout_activity&)> observer)
+                               std::shared_ptr<const weight_shelf> weights, std::function<void(const rollout_activity&)> observer)
     : node(config),
       config_(std::move(model)),
       settings_(std::move(settings)),
@@ -83,22 +84,38 @@ promise<generation> rollout_engine::accept(const generate_request& request) {
 
 promise<weights_adopted> rollout_engine::adopt(const adopt_weights& news) {
   auto answer = make_response_promise<weights_adopted>();
-  auto view = weights_.read(news);
+  auto view = weights_->find(news.version);
+  const auto expected = causal_lm::layout(config_).bytes / sizeof(float) * size_of(settings_.weights);
+  if (view && view->bytes.size() != expected)
+    view = fail(errc::invalid_data, "weight version " + std::to_string(news.version) + " has " + std::to_string(view->bytes.size()) +
+                                        " bytes, the engine's model has " + std::to_string(expected));
   if (!view) {
     answer.deliver(to_caf(view.error()));
     return answer;
   }
-  // Read only from here on, whatever the pointer's type says.
-  auto* data = const_cast<std::byte*>(view->bytes.data());
-  auto flat = at::from_blob(data, {static_cast<std::int64_t>(view->bytes.size() / sizeof(float))}, at::kFloat);
-  if (settings_.device != "cpu") flat = flat.to(at::Device(settings_.device));
+  const auto flat = parameters(view->bytes);
   if (model_) model_->rebind(flat);
   else model_.emplace(causal_lm::bind(config_, flat));
-  held_ = std::move(view->owner);
+  held_ = own_ ? nullptr : std::move(view->owner);
   activity_.version = news.version;
   answer.deliver(weights_adopted{news.version});
   schedule();
   return answer;
+}
+
+/// The version's parameters in fp32: in place where they are so already, else in the copy that the model does not read.
+at::Tensor rollout_engine::parameters(std::span<const std::byte> bytes) {
+  const auto type = scalar_type(settings_.weights);
+  const auto count = static_cast<std::int64_t>(bytes.size() / size_of(settings_.weights));
+  // Read only from here on, whatever the pointer's type says.
+  const auto here = at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, type);
+  if (type == at::kFloat && settings_.device == "cpu") return here;
+  if (!own_) {
+    own_ = std::make_unique<at::Tensor[]>(2);
+    for (int i = 0; i < 2; ++i) own_[i] = at::empty({count}, at::TensorOptions(at::kFloat).device(at::Device(settings_.device)));
+  }
+  turn_ = 1 - turn_;
+  return own_[turn_].copy_(here);
 }
 
 /// One more step is due if there is work and weights. Sent, not called: what came meanwhile is answered first.

@@ -63,7 +63,6 @@ trainer_actor::behavior_type trainer::make_behavior() {
 /// Goes on to the next step, as far as it can without waiting.
 void trainer::advance() {
   if (ended_ || waiting_) return;
-  snapshots_.progress();
   const bool last = version_ >= settings_.steps;
   if (!last && published_ != version_ && !publish()) return;  // goes on when a region is released
   if (!last) request_batch();
@@ -85,12 +84,12 @@ void trainer::advance() {
 bool trainer::publish() {
   const auto into = snapshots_.next();
   if (into.empty()) return false;
-  learner_.model().copy_to(into);
+  learner_.model().copy_to(into, settings_.weights);
   // The answer comes when the region is free again, however long engines read it.
   request(*versions_, caf::infinite, snapshots_.publish(version_))
       .then(
           [this](const weights_released& free) {
-            snapshots_.released(free.version);
+            snapshots_.released(free);
             advance();
           },
           [this](const caf::error& e) { refused(from_caf(e)); });

@@ -240,11 +240,12 @@ struct broadcast_source::state {
       v.report.seconds = seconds_since(v.published);
       if (handlers.on_delivered) handlers.on_delivered(v.report);
     }
-    if (!members.empty() && std::all_of(members.begin(), members.end(), [](const member& m) { return m.adopted.has_value(); })) {
-      const auto lowest = std::min_element(members.begin(), members.end(), [](const member& a, const member& b) { return *a.adopted < *b.adopted; });
-      if (!told_adopted || *lowest->adopted > *told_adopted) {
-        told_adopted = *lowest->adopted;
-        if (handlers.on_adopted) handlers.on_adopted(*told_adopted);
+    if (std::all_of(members.begin(), members.end(), [](const member& m) { return m.adopted.has_value(); })) {
+      auto lowest = newest();
+      for (const auto& m : members) lowest = std::min(lowest, *m.adopted);
+      if (!told_adopted || lowest > *told_adopted) {
+        told_adopted = lowest;
+        if (handlers.on_adopted) handlers.on_adopted(lowest);
       }
     }
     release_unused();

@@ -23,7 +23,7 @@ weight_store_actor::behavior_type weight_store::make_behavior() {
                                                                             std::to_string(versions_.rbegin()->first)}));
                     return answer;
                   }
-                  versions_[news.version] = {{news.version, news.region, news.checksum}, answer};
+                  versions_[news.version] = {answer, false, std::chrono::steady_clock::now()};
                   state_.published = news.version;
                   for (auto& [id, r] : readers_) offer(id);
                   settle();
@@ -63,15 +63,17 @@ void weight_store::offer(caf::actor_id id) {
   if (r.taking || (r.holds && *r.holds >= newest)) return;
   r.taking = newest;
   // No timeout: an engine that is alive answers between two decode steps, and one that is not is known by its end.
-  request(r.handle, caf::infinite, versions_.rbegin()->second.message)
-      .then([this, id](const weights_adopted& answer) { adopted(id, answer.version); },
+  request(r.handle, caf::infinite, adopt_weights{newest})
+      .then([this, id](const weights_adopted& answer) { adopted(id, answer); },
             [this, id, newest](const caf::error& e) { refused(id, newest, from_caf(e)); });
 }
 
-void weight_store::adopted(caf::actor_id id, weight_version version) {
+void weight_store::adopted(caf::actor_id id, const weights_adopted& news) {
+  for (auto version : news.spoiled)
+    if (auto v = versions_.find(version); v != versions_.end()) v->second.spoiled = true;
   auto found = readers_.find(id);
   if (found == readers_.end()) return;
-  found->second.holds = version;
+  found->second.holds = news.version;
   found->second.taking.reset();
   found->second.failures = 0;
   offer(id);
@@ -102,6 +104,8 @@ void weight_store::settle() {
     if (!live_known_ || live > state_.live) {
       live_known_ = true;
       state_.live = live;
+      if (auto v = versions_.find(live); v != versions_.end())
+        state_.live_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - v->second.published).count();
       for (const auto& listener : listeners_.all()) send(listener, weights_live{live});
     }
   }
@@ -115,7 +119,7 @@ void weight_store::settle() {
       ++it;
       continue;
     }
-    it->second.answer.deliver(weights_released{version});
+    it->second.answer.deliver(weights_released{version, it->second.spoiled});
     it = versions_.erase(it);
   }
   if (observer_) observer_(state_);

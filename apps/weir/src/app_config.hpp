@@ -86,6 +86,14 @@ struct trainer_section {
   std::int32_t threads = 1;
 };
 
+struct weights_section {
+  std::string transport = "inproc";
+  nlohmann::json options = nlohmann::json::object();
+  std::string dtype = "f32";
+  std::string delta = "auto";
+  std::string plan = "auto";
+};
+
 struct checkpoints_section {
   std::uint64_t every = 0;
   std::uint32_t keep = 2;
@@ -105,6 +113,7 @@ struct app_config {
   warm_start_section warm_start;
   rollout_section rollout;
   trainer_section trainer;
+  weights_section weights;
   checkpoints_section checkpoints;
   evaluation_section evaluation;
 };
@@ -193,6 +202,16 @@ void describe(Fields& f, trainer_section& c) {
 }
 
 template <class Fields>
+void describe(Fields& f, weights_section& c) {
+  f("transport", c.transport, "how new weights reach the engines: inproc (they read the trainer's memory), tcp, or a plugin's name", not_empty());
+  f("options", c.options, "the transport's own settings");
+  f("dtype", c.dtype, "of published weights; trainer and engines compute in fp32", one_of({"f32", "bf16", "f16"}));
+  f("delta", c.delta, "send what changed instead of the whole: where that is faster (auto), whenever the base is there (on), never (off)",
+    one_of({"auto", "on", "off"}));
+  f("plan", c.plan, "who reads from whom, where there are several nodes", one_of({"auto", "direct", "chain", "tree"}));
+}
+
+template <class Fields>
 void describe(Fields& f, checkpoints_section& c) {
   f("every", c.every, "steps between checkpoints; 0: only the last one");
   f("keep", c.keep, "newest checkpoints kept", at_least(1));
@@ -214,6 +233,7 @@ void describe(Fields& f, app_config& c) {
   f("warm_start", c.warm_start, "supervised learning before");
   f("rollout", c.rollout, "generation");
   f("trainer", c.trainer, "reinforcement learning");
+  f("weights", c.weights, "weight sync from trainer to engines");
   f("checkpoints", c.checkpoints, "what is kept");
   f("evaluation", c.evaluation, "greedy accuracy on held-back tasks");
 }

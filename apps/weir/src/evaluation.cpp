@@ -21,13 +21,10 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
                                    const std::function<void(std::uint64_t)>& progress) {
   const auto begin = std::chrono::steady_clock::now();
   if (parts.eval_tasks.empty()) return fail(errc::invalid_config, "tasks.eval: there are no held-back tasks");
-  const auto bytes = model.layout().bytes;
-  auto fabric = make_inproc_fabric();
-  auto weights = snapshot_writer::make(inproc_maker(fabric), weights_address, bytes, 1);
+  auto shelf = std::make_shared<weight_shelf>();
+  auto weights = snapshot_writer::make(shelf, published_bytes(parts.config, model.layout()), 1);
   if (!weights) return fail(weights.error());
-  model.copy_to(weights->next().first(bytes));
-  auto reader = snapshot_reader::connect(make_inproc_transport(fabric), weights_address, bytes);
-  if (!reader) return fail(reader.error());
+  model.copy_to(weights->next(), published_type(parts.config));
 
   auto finished = std::make_shared<std::promise<collected_episodes>>();
   auto outcome = finished->get_future();
@@ -37,7 +34,7 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
   auto tasks = std::make_shared<task_stream>(parts.eval_tasks, 0, false);
   auto pool = g.add<sandbox_pool>("sandboxes", pool_settings, tasks,
                                   in_process_sandboxes(parts.environment, parts.config.environment.settings, parts.text));
-  auto engine = g.add_with_thread<rollout_engine>("rollout engine", parts.model, engine_settings_of(parts.config), std::move(*reader));
+  auto engine = g.add_with_thread<rollout_engine>("rollout engine", parts.model, engine_settings_of(parts.config), shelf);
   auto store = g.add<weight_store>("weight store");
   auto collector = g.add<episode_collector>(
       "collector", parts.eval_tasks.size(), 1, [finished](collected_episodes all) { finished->set_value(std::move(all)); }, progress);

@@ -10,8 +10,12 @@
 
 namespace weir::app {
 
-/// Where engines find the snapshots, on the run's own fabric.
-inline constexpr const char* weights_address = "weights";
+inline dtype published_type(const app_config& c) {
+  return c.weights.dtype == "f32" ? dtype::f32 : c.weights.dtype == "bf16" ? dtype::bf16 : dtype::f16;
+}
+
+/// Of a version as it is published: the model's layout is in fp32.
+inline std::size_t published_bytes(const app_config& c, const manifest& layout) { return layout.bytes / sizeof(float) * size_of(published_type(c)); }
 
 inline sandbox_pool_settings pool_settings_of(const run_parts& parts, const sampling_params& sampling) {
   const auto& c = parts.config;
@@ -33,6 +37,7 @@ inline rollout_engine_settings engine_settings_of(const app_config& c) {
   s.prefill_tokens = c.rollout.prefill_tokens;
   s.threads = c.rollout.threads;
   s.device = c.model.device;
+  s.weights = published_type(c);
   return s;
 }
 

@@ -89,6 +89,10 @@ void step_reporter::step(const training_step& s) {
             {"groups_dropped", pool_.dropped_groups},
             {"groups_stale", buffer_.stale},
             {"weights_live", weights_.live},
+            {"weights_live_seconds", weights_.live_seconds},
+            {"weights_transfer_seconds", transfer_seconds_},
+            {"weights_wire_bytes", wire_bytes_},
+            {"weights_ratio", weight_ratio_},
             {"failed_steps", s.failed_steps},
             {"resident_mb", resident_megabytes()}};
     if (!s.failure.empty()) line["failure"] = s.failure;
@@ -97,6 +101,13 @@ void step_reporter::step(const training_step& s) {
   if (!s.failure.empty()) files_.log.error("step " + std::to_string(s.version) + " failed: " + s.failure);
   warn_of_losses();
   show(s, busy, samples_per_second);
+}
+
+void step_reporter::arrived(const arrived_weights& w) {
+  std::lock_guard lock(mutex_);
+  transfer_seconds_ = w.seconds;
+  wire_bytes_ = w.wire_bytes;
+  weight_ratio_ = w.wire_bytes == 0 ? 0 : static_cast<double>(w.bytes.size()) / static_cast<double>(w.wire_bytes);
 }
 
 void step_reporter::warn_of_losses() {

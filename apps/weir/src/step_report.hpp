@@ -13,6 +13,7 @@
 #include "weir/rollout/rollout_engine.hpp"
 #include "weir/sandbox/sandbox_pool.hpp"
 #include "weir/trainer/trainer.hpp"
+#include "weir/weights/weight_links.hpp"
 #include "weir/weights/weight_store.hpp"
 
 namespace weir::app {
@@ -26,6 +27,8 @@ class step_reporter {
   void buffer(const buffer_fill& f) { set(buffer_, f); }
   void pool(const sandbox_pool_counts& c);
   void weights(const weight_store_state& s) { set(weights_, s); }
+  void arrived(const arrived_weights& w);
+  void notice(const std::string& what) { files_.log.warn("weights: " + what); }
 
   /// On the trainer's thread.
   void step(const training_step& s);
@@ -55,6 +58,8 @@ class step_reporter {
   buffer_fill buffer_;
   sandbox_pool_counts pool_;
   weight_store_state weights_;
+  double transfer_seconds_ = 0, weight_ratio_ = 0;  ///< of the version that came last; 0 where none crosses a transport
+  std::uint64_t wire_bytes_ = 0;
   std::uint64_t samples_ = 0;
   std::uint64_t told_dropped_ = 0, told_weights_ = 0;
   bool told_shortage_ = false;

@@ -9,10 +9,10 @@
 
 #include "graph_parts.hpp"
 #include "step_report.hpp"
+#include "weight_path.hpp"
 #include "weir/buffer/group_assembly.hpp"
 #include "weir/sandbox/in_process_sandbox.hpp"
 #include "weir/trainer/trainer.hpp"
-#include "weir/transport/inproc.hpp"
 
 namespace weir::app {
 
@@ -28,15 +28,15 @@ constexpr auto end_grace = 500ms;
 trainer_settings trainer_settings_of(const app_config& config) {
   const auto& c = config.trainer;
   const auto decay = c.lr_decay == "linear" ? lr_decay::linear : c.lr_decay == "cosine" ? lr_decay::cosine : lr_decay::constant;
-  return {c.steps, config.checkpoints.every, {c.lr, c.lr_warmup_steps, c.steps, decay}, c.most_failed_steps, c.threads};
+  return {c.steps, config.checkpoints.every, {c.lr, c.lr_warmup_steps, c.steps, decay}, c.most_failed_steps, c.threads, published_type(config)};
 }
 
 /// The run's graph. Members are named for what they do; the wires are all in `connect`.
 class training_graph {
  public:
   training_graph(caf::actor_system& system, const run_parts& parts, learner trained, const run_state& start, run_files& files,
-                 snapshot_writer snapshots, std::vector<snapshot_reader> readers)
-      : files_(files), reporter_(parts, files, readers.size(), start.version), graph_(system) {
+                 weight_path weights)
+      : files_(files), reporter_(parts, files, parts.config.rollout.engines, start.version), graph_(system) {
     const auto& c = parts.config;
     auto* report = &reporter_;
     buffer_ = graph_.add<trajectory_buffer>("trajectory buffer",
@@ -48,9 +48,18 @@ class training_graph {
                                      in_process_sandboxes(parts.environment, c.environment.settings, parts.text), start.data,
                                      [report](const sandbox_pool_counts& counts) { report->pool(counts); });
     store_ = graph_.add<weight_store>("weight store", weight_store_settings{}, [report](const weight_store_state& s) { report->weights(s); });
-    for (std::size_t i = 0; i < readers.size(); ++i)
+    node_store_ = store_;
+    if (weights.sender) {
+      uplink_ = graph_.add<weight_uplink>("weight uplink", weights.sender, weights.written);
+      weight_downlink_observer told;
+      told.on_arrived = [report](const arrived_weights& w) { report->arrived(w); };
+      told.on_notice = [report](const std::string& text) { report->notice(text); };
+      downlink_ = graph_.add<weight_downlink>("weight downlink", weights.maker, weights.receiver, weights.read, std::move(told));
+      node_store_ = graph_.add<weight_store>("engines' weight store");
+    }
+    for (std::size_t i = 0; i < c.rollout.engines; ++i)
       engines_.push_back(graph_.add_with_thread<rollout_engine>("rollout engine " + std::to_string(i), parts.model, engine_settings_of(c),
-                                                                std::move(readers[i]),
+                                                                weights.read,
                                                                 [report, i](const rollout_activity& a) { report->engine(i, a); }));
     trainer_hooks hooks;
     hooks.on_step = [report](const training_step& step) { report->step(step); };
@@ -61,7 +70,7 @@ class training_graph {
       return fail(kept.error());
     };
     hooks.on_end = [this](const result<weight_version>& how) { ended_.set_value(how); };
-    trainer_ = graph_.add_with_thread<trainer>("trainer", std::move(trained), trainer_settings_of(c), std::move(snapshots),
+    trainer_ = graph_.add_with_thread<trainer>("trainer", std::move(trained), trainer_settings_of(c), std::move(weights.writer),
                                                training_position{start.version, start.data}, std::move(hooks), stop_step_.get_token());
     connect();
   }
@@ -109,7 +118,12 @@ class training_graph {
   void connect() {
     for (const auto& engine : engines_) {
       graph_.connect(pool_, sandbox_pool::engines, engine);
-      graph_.connect(store_, weight_store::engines, engine);
+      graph_.connect(node_store_, weight_store::engines, engine);
+    }
+    if (uplink_.handle) {
+      graph_.connect(store_, weight_store::engines, uplink_);
+      graph_.connect(downlink_, weight_downlink::versions, node_store_);
+      graph_.connect(node_store_, weight_store::listeners, downlink_);
     }
     graph_.connect(pool_, sandbox_pool::records, assembly_);
     graph_.connect(assembly_, group_assembly::groups, buffer_);
@@ -128,7 +142,9 @@ class training_graph {
   placed<trajectory_buffer> buffer_;
   placed<group_assembly> assembly_;
   placed<sandbox_pool> pool_;
-  placed<weight_store> store_;
+  placed<weight_store> store_, node_store_;  ///< the same where weights cross no transport
+  placed<weight_uplink> uplink_;
+  placed<weight_downlink> downlink_;
   std::vector<placed<rollout_engine>> engines_;
   placed<trainer> trainer_;
 };
@@ -137,18 +153,9 @@ class training_graph {
 
 result<training_outcome> run_training(caf::actor_system& system, const run_parts& parts, learner trained, const run_state& start,
                                       run_files& files, const interrupt& stop) {
-  const auto bytes = trained.model().layout().bytes;
-  const auto engines = parts.config.rollout.engines;
-  auto fabric = make_inproc_fabric();
-  auto snapshots = snapshot_writer::make(inproc_maker(fabric), weights_address, bytes, engines + 2);
-  if (!snapshots) return fail(snapshots.error());
-  std::vector<snapshot_reader> readers;
-  for (std::uint32_t i = 0; i < engines; ++i) {
-    auto reader = snapshot_reader::connect(make_inproc_transport(fabric), weights_address, bytes);
-    if (!reader) return fail(reader.error());
-    readers.push_back(std::move(*reader));
-  }
-  training_graph graph(system, parts, std::move(trained), start, files, std::move(*snapshots), std::move(readers));
+  auto weights = make_weight_path(parts.config, trained.model().layout(), files.log);
+  if (!weights) return fail(weights.error());
+  training_graph graph(system, parts, std::move(trained), start, files, std::move(*weights));
   return graph.run(stop);
 }
 

@@ -58,17 +58,16 @@ std::vector<weir::generate_request> many(std::size_t n) {
 
 struct world {
   weir::actor_runtime runtime = weir::actor_runtime::with<caf::id_block::weir_actors>(1);
-  std::shared_ptr<weir::inproc_fabric> fabric = weir::make_inproc_fabric();
+  std::shared_ptr<weir::weight_shelf> shelf = std::make_shared<weir::weight_shelf>();
   std::size_t bytes = weir::causal_lm::layout(small()).bytes;
-  weir::snapshot_writer writer = std::move(*weir::snapshot_writer::make(weir::inproc_maker(fabric), "weights", bytes, 4));
+  weir::snapshot_writer writer = std::move(*weir::snapshot_writer::make(shelf, bytes, 4));
   std::atomic<std::uint64_t> most_active{0}, waiting{0}, tokens{0}, prompt_tokens{0};
   weir::graph g{runtime.system()};
   weir::placed<weir::rollout_engine> engine;
   caf::scoped_actor self{runtime.system()};
 
   explicit world(weir::rollout_engine_settings settings = {8, 40, 64}, bool weights = true) {
-    auto reader = weir::snapshot_reader::connect(weir::make_inproc_transport(fabric), "weights", bytes);
-    engine = g.add_with_thread<weir::rollout_engine>("engine", small(), settings, std::move(*reader), [this](const weir::rollout_activity& a) {
+    engine = g.add_with_thread<weir::rollout_engine>("engine", small(), settings, shelf, [this](const weir::rollout_activity& a) {
       most_active = std::max<std::uint64_t>(most_active, a.active);
       waiting = a.waiting;
       tokens = a.tokens;
@@ -80,10 +79,14 @@ struct world {
   weir::result<void> adopt(weir::weight_version version, std::uint64_t seed, bool spoil = false) {
     const auto model = weir::causal_lm::random(small(), seed);
     model.copy_to(writer.next().first(bytes));
-    auto p = writer.publish(version);
-    if (spoil) ++p.checksum;
+    const auto p = writer.publish(version);
+    if (spoil) {  // of another model
+      auto content = *shelf->find(version);
+      content.bytes = content.bytes.first(bytes - 4);
+      shelf->put(version, content);
+    }
     weir::result<void> out;
-    self->request(engine.handle, 10s, weir::adopt_weights{p.version, p.region, p.checksum})
+    self->request(engine.handle, 10s, weir::adopt_weights{p.version})
         .receive([](const weir::weights_adopted&) {}, [&](const caf::error& e) { out = weir::fail(weir::from_caf(e)); });
     return out;
   }
@@ -183,8 +186,7 @@ TEST_CASE("a request that cannot be served fails alone, with the reason") {
   CHECK(code(request({-1}, 1, 0)) == weir::errc::invalid_data);
   CHECK(code(request({1}, 0, 0)) == weir::errc::invalid_argument);
   CHECK(w.generate_one(request({1}, 1, 0)));
-  auto reader = weir::snapshot_reader::connect(weir::make_inproc_transport(w.fabric), "weights", w.bytes);
-  CHECK_THROWS_AS(w.g.add<weir::rollout_engine>("too long", small(), weir::rollout_engine_settings{1, 65}, std::move(*reader)), std::invalid_argument);
+  CHECK_THROWS_AS(w.g.add<weir::rollout_engine>("too long", small(), weir::rollout_engine_settings{1, 65}, w.shelf), std::invalid_argument);
 }
 
 TEST_CASE("more requests than may wait are refused, and nothing else is lost") {
@@ -214,8 +216,8 @@ TEST_CASE("weights come in between two decode steps: sequences go on, each token
     const auto p = w.writer.publish(v);
     std::thread update([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(200 * (v % 10)));
-      other->request(w.engine.handle, 10s, weir::adopt_weights{p.version, p.region, p.checksum})
-          .receive([&](const weir::weights_adopted&) { w.writer.released(v - 1); }, [](const caf::error&) { FAIL("not adopted"); });
+      other->request(w.engine.handle, 10s, weir::adopt_weights{p.version})
+          .receive([&](const weir::weights_adopted&) { w.writer.released({v - 1}); }, [](const caf::error&) { FAIL("not adopted"); });
     });
     const auto answers = w.generate(requests);
     update.join();
@@ -229,7 +231,7 @@ TEST_CASE("weights come in between two decode steps: sequences go on, each token
   CHECK(mixed);
 }
 
-TEST_CASE("weights that don't match their checksum are refused, and the engine keeps what it has") {
+TEST_CASE("weights of another size are refused, and the engine keeps what it has") {
   world w;
   const auto before = w.generate_one(request({1, 2}, 5, 9));
   const auto spoiled = w.adopt(1, 2, true);
@@ -249,7 +251,7 @@ TEST_CASE("numbers that are not finite fail their sequence, and say under which 
   auto* floats = reinterpret_cast<float*>(into.data());
   for (std::size_t i = 0; i < w.bytes / 4; i += 7) floats[i] = std::nanf("");
   const auto p = w.writer.publish(6);
-  w.self->request(w.engine.handle, 10s, weir::adopt_weights{p.version, p.region, p.checksum}).receive([](const weir::weights_adopted&) {}, [](const caf::error&) {});
+  w.self->request(w.engine.handle, 10s, weir::adopt_weights{p.version}).receive([](const weir::weights_adopted&) {}, [](const caf::error&) {});
   const auto a = w.generate_one(request({1}, 5, 0));
   REQUIRE_FALSE(a);
   CHECK(a.error().code == weir::errc::numeric);

@@ -118,7 +118,7 @@ struct world {
     g.connect(trainer, publisher::versions, store);
     for (int i = 0; i < connected; ++i) g.connect(store, weir::weight_store::engines, engines[i]);
   }
-  void publish(weir::weight_version v) { g.tell(trainer, weir::publish_weights{v, "region", 0}); }
+  void publish(weir::weight_version v) { g.tell(trainer, weir::publish_weights{v}); }
 };
 
 }  // namespace

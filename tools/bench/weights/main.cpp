@@ -1,15 +1,29 @@
 // Weight sync: one source, receivers as processes of their own, every version checked bit for bit; beside it what the
-// machine's memory does and, where they are installed, what others do.
+// machine's memory does and, where they are installed, what others do. Without options: the figures that Weir has targets
+// for. With any of --transport, --bytes, ...: that one broadcast.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 
 #include "../bench.hpp"
+#include "caf_peer.hpp"
+#include "peers.hpp"
 #include "spread.hpp"
 
 namespace {
 
 using namespace weir::bench;
+
+struct options {
+  spread_settings spread;
+  std::string plan = "auto", share = "wire", peer, rate = "1gbit";
+  std::size_t hosts = 0;
+  bool json = false, check = false, quick = false;
+};
 
 /// Seconds to copy `bytes` on one core, between as many buffers as a broadcast uses: from memory, not from the cache.
 double memcpy_seconds(std::uint64_t bytes) {
@@ -23,67 +37,196 @@ double memcpy_seconds(std::uint64_t bytes) {
   });
 }
 
-struct options {
-  spread_settings spread;
-  std::string plan = "auto", share = "wire";
-  bool json = false, check = false;
+/// Hosts made of network namespaces for as long as it lives; the benchmark itself is on the first.
+class network {
+ public:
+  network(const std::string& program, std::size_t count, const std::string& rate) : prefix_("weir" + std::to_string(::getpid()) + "h"), count_(count) {
+    script_ = "'" + (std::filesystem::path(program).parent_path() / "weights-peers" / "hosts").string() + "'";
+    up_ = std::system((script_ + " up " + prefix_ + " " + std::to_string(count) + " " + rate).c_str()) == 0;
+  }
+  ~network() { static_cast<void>(std::system((script_ + " down " + prefix_ + " " + std::to_string(count_)).c_str())); }
+  network(const network&) = delete;
+  network& operator=(const network&) = delete;
+  bool up() const noexcept { return up_; }
+  std::string name(std::size_t host) const { return prefix_ + std::to_string(host); }
+  static std::string address(std::size_t host) { return "10.231.7." + std::to_string(host + 1) + ":0"; }
+
+ private:
+  std::string prefix_, script_;
+  std::size_t count_;
+  bool up_ = false;
 };
 
 std::string name_of(const spread_settings& s, const std::string& share) {
   return s.transport + ", " + std::to_string(s.receivers) + (s.receivers == 1 ? " receiver, " : " receivers, ") + share;
 }
 
-int measure(report& r, const std::string& program, const spread_settings& s, const std::string& share) {
+std::optional<spread_outcome> run(const std::string& name, const std::string& program, const spread_settings& s) {
   auto outcome = measure_spread(program, s);
-  const auto name = name_of(s, share);
-  if (!outcome) {
-    std::cerr << name << ": " << outcome.error().message << "\n";
-    return 1;
-  }
+  if (outcome) return *outcome;
+  std::cerr << name << ": " << outcome.error().message << "\n";
+  return {};
+}
+
+void add_all(report& r, const std::string& name, const spread_settings& s, const spread_outcome& outcome, double copying) {
   const auto gigabytes = 1e-9 * static_cast<double>(s.bytes);
-  const auto copying = memcpy_seconds(s.bytes);
-  r.add(name + ": time", 1e3 * outcome->seconds, "ms");
-  r.add(name + ": a receiver", gigabytes / outcome->seconds, "GB/s");
-  r.add(name + ": all receivers", gigabytes * static_cast<double>(s.receivers) / outcome->seconds, "GB/s");
-  r.add(name + ": memcpy's time / time", copying / outcome->seconds, "x");
+  r.add(name + ": time", 1e3 * outcome.seconds, "ms");
+  r.add(name + ": a receiver", gigabytes / outcome.seconds, "GB/s");
+  r.add(name + ": all receivers", gigabytes * static_cast<double>(s.receivers) / outcome.seconds, "GB/s");
+  r.add(name + ": memcpy's time / time", copying / outcome.seconds, "x");
   r.add(name + ": memcpy", gigabytes / copying, "GB/s");
-  r.add(name + ": bytes on the wire, a receiver", 1e-6 * static_cast<double>(outcome->wire_bytes), "MB");
-  r.add(name + ": CPU", outcome->cpu_seconds, "s");
-  r.add(name + ": chunk", static_cast<double>(outcome->chunk) / (1 << 20), "MiB");
-  if (outcome->delta_bytes > 0) {
-    r.add(name + ": bytes / delta", static_cast<double>(s.bytes) / static_cast<double>(outcome->delta_bytes), "x");
-    r.add(name + ": delta encode", 1e3 * outcome->encode_seconds, "ms");
+  r.add(name + ": bytes on the wire, a receiver", 1e-6 * static_cast<double>(outcome.wire_bytes), "MB");
+  r.add(name + ": CPU", outcome.cpu_seconds, "s");
+  r.add(name + ": chunk", static_cast<double>(outcome.chunk) / (1 << 20), "MiB");
+  if (outcome.delta_bytes > 0) {
+    r.add(name + ": bytes / delta", static_cast<double>(s.bytes) / static_cast<double>(outcome.delta_bytes), "x");
+    r.add(name + ": delta encode", 1e3 * outcome.encode_seconds, "ms");
   }
-  r.add(name + ": versions, the same bits", outcome->checked, "");
+  r.add(name + ": versions, the same bits", outcome.checked, "");
+}
+
+int one(report& r, const std::string& program, const options& o) {
+  const auto name = name_of(o.spread, o.share);
+  if (!o.peer.empty()) {
+    auto seconds = measure_peer(o.peer, program, o.spread.bytes, o.spread.receivers, o.spread.rounds);
+    if (!seconds) return std::cerr << o.peer << ": " << seconds.error().message << "\n", 1;
+    r.add(o.peer + ": a receiver", 1e-9 * static_cast<double>(o.spread.bytes) / *seconds, "GB/s");
+  }
+  const auto outcome = run(name, program, o.spread);
+  if (!outcome) return 1;
+  add_all(r, name, o.spread, *outcome, memcpy_seconds(o.spread.bytes));
+  return r.finish();
+}
+
+/// On hosts of their own: this process is started anew on the first of them.
+int on_hosts(report& r, const std::string& program, const options& o) {
+  network hosts(program, o.hosts + 1, o.rate);
+  if (!hosts.up()) return std::cerr << "no network namespaces with links of " << o.rate << ": that takes root, ip and tc (apt install iproute2)\n", 1;
+  const auto spread = [&](std::size_t receivers) {
+    std::string command = "ip netns exec " + hosts.name(0) + " '" + program + "' --on " + hosts.name(0).substr(0, hosts.name(0).size() - 1) +
+                          " --transport " + o.spread.transport + " --bytes " + std::to_string(o.spread.bytes) + " --receivers " + std::to_string(receivers) +
+                          " --plan " + o.plan + " --rounds " + std::to_string(o.spread.rounds) + " --chunk " + std::to_string(o.spread.chunk);
+    std::FILE* pipe = ::popen(command.c_str(), "r");
+    double seconds = 0;
+    const bool got = pipe != nullptr && std::fscanf(pipe, "%lf", &seconds) == 1;
+    if (pipe != nullptr) ::pclose(pipe);
+    return got ? seconds : 0;
+  };
+  const auto single = spread(1), all = spread(o.hosts);
+  if (single == 0 || all == 0) return 1;
+  const auto name = o.spread.transport + ", " + std::to_string(o.hosts) + " hosts at " + o.rate;
+  r.add(name + ": one transfer over one link", 1e3 * single, "ms");
+  r.add(name + ": to all", 1e3 * all, "ms");
+  r.add(name + ": one transfer's time / time", single / all, "x", 1 / 1.15);
   return 0;
+}
+
+int suite(report& r, const std::string& program, const options& o) {
+  spread_settings s;
+  s.bytes = std::uint64_t{o.quick ? 64U : 256U} << 20;
+  const auto gigabytes = 1e-9 * static_cast<double>(s.bytes);
+  const bool ucx = transport_of("ucx", sharing::copy, 1).has_value();
+  s.transport = ucx ? "ucx" : "tcp";
+  const auto spread = [&](std::size_t receivers, sharing share, const std::string& what) {
+    s.receivers = receivers;
+    s.share = share;
+    auto outcome = run(name_of(s, what), program, s);
+    if (outcome) r.add(name_of(s, what) + ": a receiver", gigabytes / outcome->seconds, "GB/s");
+    return outcome ? outcome->seconds : 1e9;
+  };
+  const auto peer = [&](const std::string& which, std::size_t receivers) -> std::optional<double> {
+    auto seconds = measure_peer(which, program, s.bytes, receivers, 3);
+    if (!seconds) return std::cerr << which << ": " << seconds.error().message << "\n", std::nullopt;
+    r.add(which + ", " + std::to_string(receivers) + (receivers == 1 ? " receiver: a receiver" : " receivers: a receiver"), gigabytes / *seconds, "GB/s");
+    return *seconds;
+  };
+  const auto copying = memcpy_seconds(s.bytes);
+  r.add("memcpy", gigabytes / copying, "GB/s");
+  const auto copied = spread(1, sharing::copy, "copied");
+  const auto mapped = spread(1, sharing::map, "mapped");
+  const auto mapped4 = spread(4, sharing::map, "mapped");
+  const auto copied4 = spread(4, sharing::copy, "copied");
+  r.add("1 receiver, copied: memcpy's time / time", copying / copied, "x", 0.9);
+  r.add("1 receiver, mapped: memcpy's time / time", copying / mapped, "x", 1);
+  r.add("4 receivers, mapped: time for one, copied / time", copied / mapped4, "x", 1 / 1.1);
+  if (auto t = peer("gloo", 1)) r.add("1 receiver, copied: gloo's time / time", *t / copied, "x", 3);
+  if (auto t = peer("caf", 1)) r.add("1 receiver, copied: CAF messages' time / time", *t / copied, "x", 15);
+  if (auto t = peer("gloo", 4)) r.add("4 receivers, copied: gloo's time / time", *t / copied4, "x"), r.add("4 receivers, mapped: gloo's time / time", *t / mapped4, "x", 4);
+  if (auto t = peer("mpi", 4)) r.add("4 receivers, copied: MPI's time / time", *t / copied4, "x"), r.add("4 receivers, mapped: MPI's time / time", *t / mapped4, "x", 2);
+  s.transport = "tcp";
+  const auto wire = spread(1, sharing::wire, "wire");
+  if (auto rate = measure_iperf(s.streams)) {
+    r.add("iperf3, " + std::to_string(s.streams) + " streams", 1e-9 * *rate, "GB/s");
+    r.add("tcp, 1 receiver, wire: iperf3's time / time", static_cast<double>(s.bytes) / *rate / wire, "x", 0.9);
+  } else {
+    std::cerr << rate.error().message << "\n";
+  }
+  if (ucx) {
+    s.transport = "ucx";
+    ::setenv("UCX_TLS", "tcp", 0);
+    for (const char* name : {"UCX_TCP_TX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE"}) ::setenv(name, "1m", 0);
+    const auto over = spread(1, sharing::wire, "its tcp");
+    if (auto rate = measure_ucx_perftest(s.bytes / 4)) {
+      r.add("ucx_perftest, tcp", 1e-9 * *rate, "GB/s");
+      r.add("ucx, 1 receiver, its tcp: ucx_perftest's time / time", static_cast<double>(s.bytes) / *rate / over, "x", 0.9);
+    } else {
+      std::cerr << rate.error().message << "\n";
+    }
+  }
+  if (::geteuid() == 0) {
+    options h = o;
+    h.hosts = 8;
+    h.spread.rounds = 2;
+    h.spread.bytes = s.bytes;
+    if (on_hosts(r, program, h) != 0) std::cerr << "the broadcast to 8 hosts was not measured\n";
+  }
+  return r.finish();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 2 && std::string(argv[1]) == "--receiver") return run_receiver({argv + 2, argv + argc});
+  if (argc > 1 && std::string(argv[1]) == "--caf-receiver") return run_caf_receiver();
   options o;
+  std::string on;
   CLI::App app("Weight sync, measured: one source, receivers as processes of their own.");
-  app.add_option("--transport", o.spread.transport, "tcp, ucx");
-  app.add_option("--bytes", o.spread.bytes, "of a version")->transform(CLI::AsSizeValue(false));
-  app.add_option("--receivers", o.spread.receivers);
-  app.add_option("--plan", o.plan, "auto, direct, chain, tree");
-  app.add_option("--share", o.share, "how a receiver on this machine gets the bytes: map, copy, wire")->check(CLI::IsMember({"map", "copy", "wire"}));
-  app.add_option("--delta-fraction", o.spread.delta_fraction, "of the words that change: sends deltas");
-  app.add_option("--chunk", o.spread.chunk, "bytes")->transform(CLI::AsSizeValue(false));
-  app.add_option("--streams", o.spread.streams, "of tcp");
-  app.add_option("--rounds", o.spread.rounds);
+  auto* one_group = app.add_option_group("one broadcast");
+  one_group->add_option("--transport", o.spread.transport, "tcp, ucx");
+  one_group->add_option("--bytes", o.spread.bytes, "of a version")->transform(CLI::AsSizeValue(false));
+  one_group->add_option("--receivers", o.spread.receivers);
+  one_group->add_option("--plan", o.plan, "auto, direct, chain, tree");
+  one_group->add_option("--share", o.share, "how a receiver on this machine gets the bytes: map, copy, wire")->check(CLI::IsMember({"map", "copy", "wire"}));
+  one_group->add_option("--delta-fraction", o.spread.delta_fraction, "of the words that change: sends deltas");
+  one_group->add_option("--chunk", o.spread.chunk, "bytes")->transform(CLI::AsSizeValue(false));
+  one_group->add_option("--streams", o.spread.streams, "of tcp");
+  one_group->add_option("--rounds", o.spread.rounds);
+  one_group->add_option("--peer", o.peer, "gloo, mpi, caf beside it");
+  one_group->add_option("--hosts", o.hosts, "so many hosts, network namespaces with links of their own (root)");
+  one_group->add_option("--rate", o.rate, "of the links, as tc takes it");
+  one_group->add_option("--on", on)->group("");
   app.add_flag("--json", o.json);
   app.add_flag("--check", o.check);
+  app.add_flag("--quick", o.quick);
   CLI11_PARSE(app, argc, argv);
   auto shape = weir::read_shape(o.plan);
-  if (!shape) {
-    std::cerr << shape.error().message << "\n";
-    return 2;
-  }
+  if (!shape) return std::cerr << shape.error().message << "\n", 2;
   o.spread.shape = *shape;
   o.spread.share = o.share == "map" ? sharing::map : o.share == "copy" ? sharing::copy : sharing::wire;
+  const auto program = std::filesystem::absolute(argv[0]).string();
+  if (!on.empty()) {
+    o.spread.listen = network::address(0);
+    o.spread.prefix = [on](std::size_t i) { return std::vector<std::string>{"ip", "netns", "exec", on + std::to_string(i + 1)}; };
+    o.spread.receiver_listen = [](std::size_t i) { return network::address(i + 1); };
+    const auto outcome = run("on hosts", program, o.spread);
+    if (outcome) std::cout << outcome->seconds << std::endl;
+    return outcome ? 0 : 1;
+  }
   report r("weights", o.json, o.check);
-  if (const int failed = measure(r, argv[0], o.spread, o.share); failed != 0) return failed;
-  return r.finish();
+  const bool any = one_group->count_all() > 0;
+  if (o.hosts > 0) {
+    const int failed = on_hosts(r, program, o);
+    return failed != 0 ? failed : r.finish();
+  }
+  return any ? one(r, program, o) : suite(r, program, o);
 }

@@ -35,7 +35,12 @@ int run_receiver(const std::vector<std::string>& words) {
   receiver_handlers handlers;
   handlers.on_arrived = [&](const arrived_weights& w) { news = w; };
   handlers.on_notice = [&](const std::string& text) { std::fprintf(stderr, "receiver %s: %s\n", settings.name.c_str(), text.c_str()); };
-  auto made = broadcast_receiver::make(maker_of(words[1], share, std::stoul(words[6])), settings, handlers);
+  auto data = transport_of(words[1], share, std::stoul(words[6]));
+  if (!data) {
+    std::fprintf(stderr, "receiver %s: %s\n", words[0].c_str(), data.error().message.c_str());
+    return 1;
+  }
+  auto made = broadcast_receiver::make(data->make, settings, handlers);
   if (!made) {
     std::fprintf(stderr, "receiver %s: %s\n", words[0].c_str(), made.error().message.c_str());
     return 1;

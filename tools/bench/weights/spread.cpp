@@ -1,25 +1,18 @@
 #include "spread.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <xxhash.h>
 
-#include <array>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <map>
 #include <memory>
 
+#include "process.hpp"
 #include "weir/runtime/random.hpp"
-#include "weir/transport/tcp.hpp"
-
-extern char** environ;
+#include "weir/transport/load.hpp"
 
 namespace weir::bench {
 
@@ -41,63 +34,6 @@ std::string hash_of(std::span<const std::byte> bytes) {
   std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(h.high64), static_cast<unsigned long long>(h.low64));
   return text;
 }
-
-/// A child whose stdin we hold open and whose stdout we read by lines.
-class process {
- public:
-  explicit process(std::vector<std::string> words) {
-    std::vector<char*> arguments;
-    for (auto& w : words) arguments.push_back(w.data());
-    arguments.push_back(nullptr);
-    int in[2], out[2];
-    if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) return;
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
-    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    if (posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ) != 0) pid_ = -1;
-    posix_spawn_file_actions_destroy(&actions);
-    ::close(in[0]);
-    ::close(out[1]);
-    in_ = in[1];
-    out_ = out[0];
-    ::fcntl(out_, F_SETFL, O_NONBLOCK);
-  }
-  ~process() {
-    ::close(in_);
-    ::close(out_);
-    if (pid_ <= 0) return;
-    for (int i = 0; i < 500; ++i) {
-      if (::waitpid(pid_, nullptr, WNOHANG) != 0) return;
-      ::usleep(10'000);
-    }
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  process(const process&) = delete;
-  process& operator=(const process&) = delete;
-
-  /// The next whole line, if there is one.
-  std::optional<std::string> line() {
-    char buffer[4096];
-    for (ssize_t n; (n = ::read(out_, buffer, sizeof buffer)) > 0;) text_.append(buffer, static_cast<std::size_t>(n));
-    const auto end = text_.find('\n');
-    if (end == std::string::npos) return {};
-    auto first = text_.substr(0, end);
-    text_.erase(0, end + 1);
-    return first;
-  }
-  void ask() { [[maybe_unused]] const auto written = ::write(in_, "?", 1); }
-  bool ended() {
-    if (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == pid_) pid_ = -1;
-    return pid_ <= 0;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int in_ = -1, out_ = -1;
-  std::string text_;
-};
 
 /// Writes the next version: all words others, or the given fraction moved by one unit in the last place.
 void next_content(std::span<const std::byte> base, std::span<std::byte> next, double fraction, random_stream& random) {
@@ -140,7 +76,9 @@ class spread {
     };
     h.on_delivered = [this](const broadcast_report& r) { delivered_ = r; };
     h.on_notice = [](const std::string& text) { std::fprintf(stderr, "source: %s\n", text.c_str()); };
-    auto made = broadcast_source::make(maker_of(settings_.transport, settings_.share, settings_.streams), b, h);
+    auto data = transport_of(settings_.transport, settings_.share, settings_.streams);
+    if (!data) return fail(data.error());
+    auto made = broadcast_source::make(data->make, b, h);
     if (!made) return fail(made.error());
     source_ = std::move(*made);
     for (int i = 0; i < 3; ++i) {
@@ -272,11 +210,10 @@ class spread {
 
 }  // namespace
 
-transport_maker maker_of(const std::string&, sharing share, std::size_t streams) {
-  tcp_settings s;
-  s.shared_memory = share != sharing::wire;
-  s.streams = streams;
-  return tcp_maker(s);
+result<known_transport> transport_of(const std::string& name, sharing share, std::size_t streams) {
+  transport_settings settings{{"shared_memory", share == sharing::wire ? "off" : "on"}};
+  if (name == "tcp") settings["streams"] = std::to_string(streams);
+  return load_transport(name, settings);
 }
 
 result<spread_outcome> measure_spread(const std::string& program, const spread_settings& settings) { return spread(settings).run(program); }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "weir/transport/transport.hpp"
+#include "weir/transport/load.hpp"
 #include "weir/weights/broadcast.hpp"
 
 namespace weir::bench {
@@ -32,7 +32,7 @@ struct spread_settings {
   std::string listen = "127.0.0.1:0";
   /// What a receiver's command line begins with: another network namespace. {} for none.
   std::function<std::vector<std::string>(std::size_t receiver)> prefix;
-  /// Where receiver i listens, and where the source is reached from there (HOST).
+  /// Where receiver i listens. {}: on loopback.
   std::function<std::string(std::size_t receiver)> receiver_listen;
 };
 
@@ -55,6 +55,6 @@ result<spread_outcome> measure_spread(const std::string& program, const spread_s
 int run_receiver(const std::vector<std::string>& words);
 
 /// The transport by its name, as these benchmarks set it.
-transport_maker maker_of(const std::string& name, sharing share, std::size_t streams);
+result<known_transport> transport_of(const std::string& name, sharing share, std::size_t streams);
 
 }  // namespace weir::bench

@@ -25,6 +25,8 @@ using group_assembly_actor = node_interface<on<void(episode_record)>, on<void(gr
 using trajectory_buffer_actor = node_interface<on<void(trajectory_group)>, on<void(group_dropped)>,
                                                on<training_batch(next_batch)>, on<void(weights_live)>>;
 using weight_store_actor = node_interface<on<weights_released(publish_weights)>, on<void(tick)>>;
+using weight_uplink_actor = node_interface<on<weights_adopted(adopt_weights)>, on<void(weights_moved)>>;
+using weight_downlink_actor = node_interface<on<void(weights_live)>, on<void(weights_moved)>>;
 using trainer_actor = node_interface<on<void(start_training)>>;
 
 /// Sandbox pool -> sandbox: run this episode. The sandbox asks `engine` for the model's turns, sends the record to
@@ -81,4 +83,5 @@ CAF_ADD_TYPE_ID(weir_actors, (weir::weights_live))
 CAF_ADD_TYPE_ID(weir_actors, (weir::run_episode))
 CAF_ADD_TYPE_ID(weir_actors, (weir::cancel_episode))
 CAF_ADD_TYPE_ID(weir_actors, (weir::tick))
+CAF_ADD_TYPE_ID(weir_actors, (weir::weights_moved))
 CAF_END_TYPE_ID_BLOCK(weir_actors)

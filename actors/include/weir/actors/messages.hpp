@@ -82,32 +82,37 @@ struct start_training {};
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-/// Trainer -> weight store: version `version` lies ready in the snapshot region `region` of the store's transport.
-/// Answered by `weights_released` once no reader needs that region any more.
+/// Trainer, or weight downlink -> weight store: version `version` lies ready on the process's weight shelf. Answered by
+/// `weights_released` once no reader needs its memory any more.
 struct publish_weights {
   weight_version version = 0;
-  std::string region;          ///< the region's descriptor, as transport::region::descriptor gives it
-  std::uint64_t checksum = 0;  ///< XXH3 (64 bits) of the region's first layout.bytes bytes
 };
 struct weights_released {
   weight_version version = 0;
+  bool spoiled = false;  ///< a process that was lost had mapped the memory: it must not be written again
 };
 
-/// Weight store -> rollout engine: take this version between two decode steps. Answered by `weights_adopted`; from
-/// then on the engine reads no older one. An error means that the engine keeps what it has: invalid_data (checksum),
-/// unavailable (the region cannot be read).
+/// Weight store -> rollout engine, or weight uplink: take this version, between two decode steps. Answered by
+/// `weights_adopted`; from then on the reader needs no older one. An error means that it keeps what it has: invalid_data
+/// (it is of another size), unavailable (it is not on the shelf).
 struct adopt_weights {
   weight_version version = 0;
-  std::string region;
-  std::uint64_t checksum = 0;
 };
 struct weights_adopted {
   weight_version version = 0;
+  std::vector<weight_version> spoiled = {};  ///< older ones whose memory must not be written again
 };
 
-/// Weight store -> trajectory buffer: every engine now holds `version` or a newer one.
+/// Weight store -> trajectory buffer, or weight downlink: every engine now holds `version` or a newer one.
 struct weights_live {
   weight_version version = 0;
+};
+
+/// Weight uplink or downlink -> itself, from the thread that moves the bytes: what became of versions.
+struct weights_moved {
+  std::uint8_t what = 0;  ///< of the link's own kinds
+  weight_version version = 0;
+  bool spoiled = false;
 };
 
 // ---- within one actor -----------------------------------------------------------------------------------------------
@@ -172,23 +177,27 @@ auto inspect(Inspector& f, start_training&) {
 }
 template <class Inspector>
 auto inspect(Inspector& f, publish_weights& x) {
-  return inspect_fields(f, "publish_weights", x.version, x.region, x.checksum);
+  return inspect_fields(f, "publish_weights", x.version);
 }
 template <class Inspector>
 auto inspect(Inspector& f, weights_released& x) {
-  return inspect_fields(f, "weights_released", x.version);
+  return inspect_fields(f, "weights_released", x.version, x.spoiled);
 }
 template <class Inspector>
 auto inspect(Inspector& f, adopt_weights& x) {
-  return inspect_fields(f, "adopt_weights", x.version, x.region, x.checksum);
+  return inspect_fields(f, "adopt_weights", x.version);
 }
 template <class Inspector>
 auto inspect(Inspector& f, weights_adopted& x) {
-  return inspect_fields(f, "weights_adopted", x.version);
+  return inspect_fields(f, "weights_adopted", x.version, x.spoiled);
 }
 template <class Inspector>
 auto inspect(Inspector& f, tick&) {
   return inspect_fields(f, "tick");
+}
+template <class Inspector>
+auto inspect(Inspector& f, weights_moved& x) {
+  return inspect_fields(f, "weights_moved", x.what, x.version, x.spoiled);
 }
 template <class Inspector>
 auto inspect(Inspector& f, weights_live& x) {

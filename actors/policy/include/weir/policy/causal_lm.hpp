@@ -113,8 +113,9 @@ class causal_lm {
   /// All parameters: fp32, one-dimensional, contiguous. Writing to it changes the model.
   const at::Tensor& flat() const noexcept;
 
-  /// Copies the parameters, from whichever device, to `host`, which has layout().bytes bytes.
-  void copy_to(std::span<std::byte> host) const;
+  /// Copies the parameters, from whichever device, to `host`, rounded to `type` (to nearest, ties to even). `host` has
+  /// layout().bytes bytes for fp32 and half as many for the others; offsets are halved as well.
+  void copy_to(std::span<std::byte> host, dtype type = dtype::f32) const;
 
   /// The gradient of `flat`, same shape; allocated and zeroed at the first call. `evaluate(...)`'s backward adds to it.
   const at::Tensor& flat_grad();

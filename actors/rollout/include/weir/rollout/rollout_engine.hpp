@@ -23,6 +23,7 @@ struct rollout_engine_settings {
   std::size_t most_waiting = 65536;   ///< requests that wait for a slot; more are refused with `unavailable`
   int threads = 1;                    ///< intra-op threads
   std::string device = "cpu";
+  dtype weights = dtype::f32;         ///< of versions on the shelf; it computes in fp32
 };
 
 /// Counts since the start, told after each step, on the engine's thread.
@@ -43,7 +44,7 @@ struct rollout_activity {
 class rollout_engine : public node<rollout_engine_actor> {
  public:
   /// Requests wait until the first weights are there. Throws std::invalid_argument if the settings don't fit the model.
-  rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings, snapshot_reader weights,
+  rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings, std::shared_ptr<const weight_shelf> weights,
                  std::function<void(const rollout_activity&)> observer = {});
   ~rollout_engine() override;
 
@@ -62,6 +63,7 @@ class rollout_engine : public node<rollout_engine_actor> {
 
   promise<generation> accept(const generate_request& request);
   promise<weights_adopted> adopt(const adopt_weights& news);
+  at::Tensor parameters(std::span<const std::byte> bytes);
   void step();
   void schedule();
   void admit();
@@ -75,12 +77,14 @@ class rollout_engine : public node<rollout_engine_actor> {
 
   causal_lm_config config_;
   rollout_engine_settings settings_;
-  snapshot_reader weights_;
+  std::shared_ptr<const weight_shelf> weights_;
   std::function<void(const rollout_activity&)> observer_;
   rollout_activity activity_;
 
   std::optional<causal_lm> model_;
-  std::shared_ptr<const void> held_;  ///< keeps the weights in place that `model_` reads
+  std::shared_ptr<const void> held_;  ///< keeps the weights in place that `model_` reads, where it reads the shelf's
+  std::unique_ptr<at::Tensor[]> own_;  ///< two copies in fp32, in turn, where the shelf's are of another kind or place
+  int turn_ = 0;
   std::optional<kv_cache> cache_;
   sampler sampler_;
   std::deque<sequence> waiting_;

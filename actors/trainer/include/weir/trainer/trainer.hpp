@@ -23,13 +23,14 @@ struct trainer_settings {
   lr_schedule lr;
   std::uint32_t most_failed_steps = 10; ///< in a row; then training ends with the last one's error
   int threads = 1;                      ///< intra-op threads
+  dtype weights = dtype::f32;           ///< of what is published; it computes in fp32
 };
 
 /// Where a step's time went, in seconds. They follow one another: their sum is the step's.
 struct stage_seconds {
   double wait_batch = 0;
   double train = 0;
-  double publish = 0;      ///< copy, checksum, and the wait for a free region
+  double publish = 0;      ///< the copy, and the wait for a free region
   double checkpoint = 0;  ///< that was kept since the step before
   double total() const noexcept { return wait_batch + train + publish + checkpoint; }
 };

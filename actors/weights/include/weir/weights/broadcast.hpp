@@ -62,7 +62,7 @@ struct source_handlers {
   /// The version's region is free again. `spoiled`: a receiver that had mapped it was lost, and may still read it; its
   /// memory must not be written any more.
   std::function<void(weight_version, bool spoiled)> on_released;
-  /// Every receiver reads this version or a newer one; not called while there is no receiver.
+  /// Every receiver reads this version or a newer one. With no receiver there is nobody to wait for: the newest.
   std::function<void(weight_version)> on_adopted;
   std::function<void(const broadcast_report&)> on_delivered;
   std::function<void(const std::string&)> on_notice;

@@ -24,6 +24,7 @@ struct weight_store_state {
   weight_version live = 0;        ///< what every engine holds, or newer
   std::uint64_t failures = 0;     ///< adoptions that failed
   std::string last_failure;
+  double live_seconds = 0;        ///< from when `live` was published until every engine had adopted it
 };
 
 /// Each engine is sent one version at a time, always the newest: an engine that is slow skips those between. A version's
@@ -52,11 +53,12 @@ class weight_store : public node<weight_store_actor> {
     std::uint32_t failures = 0;
   };
   struct version_state {
-    adopt_weights message;
     promise<weights_released> answer;
+    bool spoiled = false;
+    std::chrono::steady_clock::time_point published{};
   };
   void offer(caf::actor_id id);
-  void adopted(caf::actor_id id, weight_version version);
+  void adopted(caf::actor_id id, const weights_adopted& news);
   void refused(caf::actor_id id, weight_version version, const error& why);
   void settle();
 

@@ -1,0 +1,71 @@
+#include "weight_path.hpp"
+
+#include <algorithm>
+
+#include "graph_parts.hpp"
+#include "weir/transport/load.hpp"
+
+namespace weir::app {
+
+namespace {
+
+constexpr std::uint32_t delta_record = 1U << 20;  ///< bytes of a version that a delta's record covers
+
+/// As text, which is how transports take settings.
+result<transport_settings> settings_of(const nlohmann::json& options) {
+  transport_settings settings;
+  for (const auto& [key, value] : options.items()) {
+    if (value.is_structured() || value.is_null()) return fail(errc::invalid_config, "weights.options." + key + ": a string, number or boolean is needed");
+    settings[key] = value.is_string() ? value.get<std::string>() : value.dump();
+  }
+  return settings;
+}
+
+/// Without a gap: what lies between two tensors counts to the first.
+std::vector<delta_range> ranges_of(const manifest& layout, dtype type) {
+  std::vector<delta_range> ranges;
+  const auto scaled = [&](std::uint64_t offset) { return offset / sizeof(float) * size_of(type); };
+  for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
+    const auto begin = i == 0 ? 0 : scaled(layout.tensors[i].offset);
+    const auto end = i + 1 == layout.tensors.size() ? scaled(layout.bytes) : scaled(layout.tensors[i + 1].offset);
+    divide_for_delta(begin, end - begin, static_cast<std::uint8_t>(size_of(type)), delta_record, ranges);
+  }
+  return ranges;
+}
+
+}  // namespace
+
+result<weight_path> make_weight_path(const app_config& config, const manifest& layout, logger& log) {
+  const auto& w = config.weights;
+  const auto bytes = published_bytes(config, layout);
+  auto shelf = std::make_shared<weight_shelf>();
+  // Each engine holds a version and may be taking another; one more is being written.
+  const auto regions = config.rollout.engines + 2;
+  if (w.transport == "inproc") {
+    auto writer = snapshot_writer::make(shelf, bytes, regions);
+    if (!writer) return fail(writer.error());
+    return weight_path{shelf, shelf, std::move(*writer), nullptr, {}, {}};
+  }
+  auto settings = settings_of(w.options);
+  if (!settings) return fail(settings.error());
+  auto found = load_transport(w.transport, *settings);
+  if (!found) return fail(errc::invalid_config, "weights.transport: " + found.error().message);
+  broadcast_settings b;
+  b.bytes = bytes;
+  b.ranges = ranges_of(layout, published_type(config));
+  b.shape = *read_shape(w.plan);
+  b.delta = w.delta == "auto" ? delta_use::automatic : w.delta == "on" ? delta_use::on : delta_use::off;
+  auto sender = broadcast_sender::make(found->make, b, {{}, [&log](const std::string& text) { log.warn("weights: " + text); }});
+  if (!sender) return fail(sender.error().code, "weights.transport " + w.transport + ": " + sender.error().message);
+  // The trainer's, and one that the broadcast still reads while the next is written.
+  auto writer = snapshot_writer::make(shelf, [s = *sender] { return s->allocate(); }, 4);
+  if (!writer) return fail(writer.error());
+  receiver_settings r;
+  r.name = "engines";
+  r.source = (*sender)->address();
+  r.bytes = bytes;
+  r.slots = regions;
+  return weight_path{shelf, std::make_shared<weight_shelf>(), std::move(*writer), *sender, found->make, r};
+}
+
+}  // namespace weir::app
