@@ -17,8 +17,11 @@ constexpr std::chrono::seconds idle_time{1};
 /// How long a transport that ends waits for its peers to take its goodbye, and for UCX to let go.
 constexpr std::chrono::milliseconds parting{200};
 constexpr std::chrono::seconds letting_go{2};
-/// Rounds without anything to do before the thread sleeps, while requests are under way.
-constexpr int patience_rounds = 64;
+/// How long the thread looks for more before it sleeps, while operations are under way: those whose next step wakes it,
+/// and those over memory of the machine, whose next step may not. After `stalled` it sleeps as always.
+constexpr std::chrono::microseconds spinning{20};
+constexpr std::chrono::milliseconds yielding{2};
+constexpr std::chrono::seconds stalled{1};
 
 }  // namespace
 
@@ -103,18 +106,36 @@ void service::run() {
       if (idle % 32 == 31) watch(0);
       continue;
     }
-    const bool busy = std::any_of(alive_.begin(), alive_.end(), [](const auto& e) { return e->under_way() > 0; });
-    if (busy && idle++ < patience_rounds) continue;
+    if (linger_awake()) continue;
     idle = 0;
     sleep();
   }
+}
+
+/// Whether to look again instead of sleeping. An operation under way often goes on within microseconds; and what waits
+/// for room in memory that a peer shares goes on without any event to wake us.
+bool service::linger_awake() {
+  bool busy = false, unheard = false;
+  for (const auto& e : alive_) {
+    busy = busy || e->under_way() > 0;
+    unheard = unheard || (e->under_way() > 0 && e->path().within_host);
+  }
+  if (!busy) return false;
+  const auto quiet = std::chrono::steady_clock::now() - worked_;
+  eager_ = unheard && quiet < stalled;
+  if (quiet >= (unheard ? yielding : spinning)) return false;
+  if (unheard) std::this_thread::yield();
+  return true;
 }
 
 /// Whatever there is to do without waiting; whether there was anything.
 bool service::work() {
   unsigned count = 0;
   while (count < 64 && ucp_worker_progress(worker_->handle()) != 0) ++count;
-  if (count > 0) fruitless_ = 0;
+  if (count > 0) {
+    fruitless_ = 0;
+    worked_ = std::chrono::steady_clock::now();
+  }
   const bool mail = mail_->run() > 0;
   if (some_doomed_) end_doomed();
   expire();
@@ -133,7 +154,7 @@ void service::sleep() {
           std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - std::chrono::steady_clock::now());
       time = std::clamp(left, std::chrono::milliseconds(0), time);
     }
-    if (!closing_.empty()) time = std::min(time, std::chrono::milliseconds(1));
+    if (!closing_.empty() || std::exchange(eager_, false)) time = std::min(time, std::chrono::milliseconds(1));
     return watch(static_cast<int>(time.count()));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -64,6 +64,7 @@ class service final : public service_of_links {
 
   void run();
   bool work();
+  bool linger_awake();
   void sleep();
   void watch(int milliseconds);
   void accept(int listener);
@@ -115,7 +116,9 @@ class service final : public service_of_links {
   bool some_doomed_ = false;
   bool told_of_path_ = false;
   bool sweeping_ = false;
+  bool eager_ = false;  ///< the next sleep is short
   unsigned fruitless_ = 0;
+  time_point worked_{};
   time_point swept_{}, accept_again_{};
   std::vector<descriptor> listeners_;
   std::vector<std::unique_ptr<visitor>> visitors_;
