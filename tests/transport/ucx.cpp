@@ -2,6 +2,7 @@
 // another run. The ways are chosen by UCX_TLS, which UCX reads when a transport is made.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -693,32 +694,35 @@ TEST_CASE("ucx: many regions at once, each its own") {
   }
 }
 
-TEST_CASE("ucx: more than 4 GiB in one piece, by the wire and from mapped memory") {
+/// A test of its own for ctest: it takes memory and time.
+TEST_CASE("ucx: more than 4 GiB in one piece", "[.][large]") {
   if (available_gib() < 12) return;
   constexpr std::size_t size = (std::size_t{4} << 30U) + 12'289, step = (std::size_t{64} << 20U) + 4097;
   const variable tls("UCX_TLS", memory_only);
-  for (const bool mapped : {false, true}) {
-    pair_of_transports p({maker({{"shared_memory", mapped ? "on" : "off"}}), "127.0.0.1:0"});
-    auto memory = *p.server->allocate(size);
-    auto mark = [&](std::size_t at) { std::memcpy(memory->bytes().data() + at, &at, sizeof at); };
-    for (std::size_t at = 0; at + sizeof at <= size; at += step) mark(at);
-    mark(size - sizeof size);
-    std::unique_ptr<std::byte, decltype(&std::free)> into(static_cast<std::byte*>(std::malloc(size)), &std::free);
-    std::optional<weir::result<void>> outcome;
-    p.to_server->get(memory->descriptor(), 0, {into.get(), size}, in(60s),
-                     [&](weir::result<void> r) { outcome = std::move(r); });
-    while (!outcome) {
-      pollfd waiting{p.client->event_fd(), POLLIN, 0};
-      if (p.client->progress() == 0) ::poll(&waiting, 1, 1000);
-    }
-    REQUIRE(*outcome);
-    auto marked = [&](std::size_t at) {
-      std::size_t found = 0;
-      std::memcpy(&found, into.get() + at, sizeof found);
-      return found == at;
-    };
-    bool whole = marked(size - sizeof size);
-    for (std::size_t at = 0; at + sizeof at <= size; at += step) whole = whole && marked(at);
-    CHECK(whole);
+  pair_of_transports p(over_wire());
+  auto memory = *p.server->allocate(size);
+  auto mark = [&](std::size_t at) { std::memcpy(memory->bytes().data() + at, &at, sizeof at); };
+  for (std::size_t at = 0; at + sizeof at <= size; at += step) mark(at);
+  mark(size - sizeof size);
+  auto* into = static_cast<std::byte*>(
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  REQUIRE(into != MAP_FAILED);
+  (void)::madvise(into, size, MADV_HUGEPAGE);
+  std::optional<weir::result<void>> outcome;
+  p.to_server->get(memory->descriptor(), 0, {into, size}, in(300s),
+                   [&](weir::result<void> r) { outcome = std::move(r); });
+  while (!outcome) {
+    pollfd waiting{p.client->event_fd(), POLLIN, 0};
+    if (p.client->progress() == 0) ::poll(&waiting, 1, 1000);
   }
+  REQUIRE(*outcome);
+  auto marked = [&](std::size_t at) {
+    std::size_t found = 0;
+    std::memcpy(&found, into + at, sizeof found);
+    return found == at;
+  };
+  bool whole = marked(size - sizeof size);
+  for (std::size_t at = 0; at + sizeof at <= size; at += step) whole = whole && marked(at);
+  CHECK(whole);
+  ::munmap(into, size);
 }
