@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "environment.hpp"
 #include "service.hpp"
 
 namespace weir::ucx {
@@ -19,14 +20,18 @@ constexpr std::size_t most_visitors = 1024;
 /// Hello and welcome, taken apart; nothing if they are none.
 struct introduction {
   greeting g;
-  std::string token, address;
+  std::string token, settings, address;
 };
 
 std::optional<introduction> taken_apart(const side_message& m) {
   const auto g = m.as<greeting>();
-  if (!g || g->token > longest_token || m.body.size() < sizeof *g + g->token) return std::nullopt;
-  introduction i{*g, m.body.substr(sizeof *g, g->token), m.body.substr(sizeof *g + g->token)};
-  if (i.address.empty() || i.address.size() > longest_address || g->link == 0) return std::nullopt;
+  if (!g || g->token > longest_token || g->settings > longest_settings) return std::nullopt;
+  const auto fixed = sizeof *g + g->token + g->settings;
+  if (m.body.size() < fixed) return std::nullopt;
+  introduction i{*g, m.body.substr(sizeof *g, g->token), m.body.substr(sizeof *g + g->token, g->settings),
+                 m.body.substr(fixed)};
+  if (i.address.empty() || i.address.size() > longest_address || g->link == 0 || g->address_sum != sum_of(i.address))
+    return std::nullopt;
   return i;
 }
 
@@ -64,7 +69,7 @@ whereabouts service::shared(bool peer_shares) const {
 
 std::string service::greeting_text(said what, const greeting& g, const std::string& token) const {
   std::string body(reinterpret_cast<const char*>(&g), sizeof g);
-  body += token + worker_->address();
+  body += token + environment_ + worker_->address();
   auto text = side_text(what, body);
   side_header head;
   std::memcpy(&head, text.data(), sizeof head);
@@ -78,6 +83,8 @@ greeting service::greet(const link& l) const {
   g.here = here_;
   g.link = l.id();
   g.shares_memory = settings_.shared_memory ? 1 : 0;
+  g.settings = static_cast<std::uint32_t>(environment_.size());
+  g.address_sum = sum_of(worker_->address());
   return g;
 }
 
@@ -150,6 +157,8 @@ result<std::shared_ptr<connection>> service::connect(const std::string& address,
   if (const auto differs = difference(welcome->head)) return given_up(*differs);
   const auto there = taken_apart(*welcome);
   if (!there) return given_up({errc::invalid_data, address + " broke the protocol: an odd welcome"});
+  if (const auto differs = environment_difference(environment_, there->settings))
+    return given_up({errc::unsupported, address + ": " + *differs});
   const bool shares = settings_.shared_memory && there->g.shares_memory != 0;
   l->introduce(address, there->g.link, shared(shares), there->g.here);
   auto found = call([&] { return agree_as_client(there->g.here.transport, there->address, there->g); });
@@ -235,6 +244,8 @@ bool service::hello(visitor& v, const side_message& m) {
   if (!there) return turn_away(v, errc::invalid_data, "a hello that no Weir sends");
   if (there->token != settings_.token)
     return turn_away(v, errc::unavailable, "the peer belongs to another run: its token differs");
+  if (const auto differs = environment_difference(environment_, there->settings))
+    return turn_away(v, errc::unsupported, *differs);
   v.link = new_link();
   const bool shares = settings_.shared_memory && there->g.shares_memory != 0;
   v.link->introduce(v.peer, there->g.link, shared(shares), there->g.here);

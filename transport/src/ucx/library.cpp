@@ -7,6 +7,8 @@
 #include <mutex>
 #include <sstream>
 
+#include "environment.hpp"
+
 #if __has_include(<ucs/debug/log_def.h>)
 #include <ucs/debug/log_def.h>
 #define WEIR_UCX_LOG 1
@@ -15,24 +17,6 @@
 namespace weir::ucx {
 
 namespace {
-
-struct setting {
-  const char* name;  ///< without UCX_
-  const char* value;
-};
-
-/// Where the environment says nothing.
-constexpr setting defaults[]{
-    // Memory of this machine serves endpoints that handle errors too: we see a peer's end by the socket beside UCX.
-    {"MM_ERROR_HANDLING", "y"},
-    {"TCP_TX_SEG_SIZE", "1m"},
-    {"TCP_RX_SEG_SIZE", "1m"},
-    // The same socket is the check that a peer lives. UCX's own would wake every worker each 20 s, and has its faults
-    // around the end of endpoints (ucx #7864, #11217).
-    {"KEEPALIVE_INTERVAL", "inf"},
-};
-/// Crashes in versions before 1.16 when a peer dies.
-constexpr setting before_1_16[]{{"PROTO_ENABLE", "n"}};
 
 #ifdef WEIR_UCX_LOG
 /// UCX writes to standard output, which belongs to the program.
@@ -55,8 +39,8 @@ void quiet_once() {
 #endif
 }
 
-void apply(ucp_config_t* config, const setting& s) {
-  if (std::getenv((std::string("UCX_") + s.name).c_str()) == nullptr) (void)ucp_config_modify(config, s.name, s.value);
+void apply(ucp_config_t* config, const variable& v) {
+  if (v.value != nullptr && environment_value(v) == nullptr) (void)ucp_config_modify(config, v.name, v.value);
 }
 
 std::string tls() {
@@ -82,9 +66,8 @@ result<std::shared_ptr<context>> context::make() {
   if (const auto status = ucp_config_read(nullptr, nullptr, &config); status != UCS_OK)
     return fail(errc::invalid_config,
                 std::string("UCX does not take one of the UCX_* variables: ") + ucs_status_string(status));
-  for (const auto& s : defaults) apply(config, s);
-  if (library_version() < (1U << 16U | 16U))
-    for (const auto& s : before_1_16) apply(config, s);
+  for (const auto& v : variables) apply(config, v);
+  if (library_version() < (1U << 16U | 16U)) apply(config, protocols_before_1_16);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;

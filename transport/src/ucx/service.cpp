@@ -6,6 +6,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "environment.hpp"
+
 namespace weir::ucx {
 
 namespace {
@@ -27,6 +29,7 @@ constexpr std::chrono::seconds stalled{1};
 
 service::service(std::shared_ptr<const transport_handlers> handlers, std::shared_ptr<inbox> to_user, const settings& s)
     : settings_(s), handlers_(std::move(handlers)), to_user_(std::move(to_user)), here_(make_whereabouts(true)) {
+  environment_ = shared_environment();
   auto c = context::make();
   if (!c) throw std::runtime_error(c.error().message);
   context_ = *c;

@@ -106,6 +106,7 @@ class service final : public service_of_links {
   std::shared_ptr<regions> regions_ = std::make_shared<regions>();
   std::shared_ptr<segment_cache> segments_ = std::make_shared<segment_cache>();
   whereabouts here_;
+  std::string environment_;  ///< as it was when UCX read it
   std::shared_ptr<context> context_;
   std::unique_ptr<ucx::worker> worker_;
   surroundings around_;

@@ -20,6 +20,7 @@ inline constexpr std::uint32_t protocol_version = 1;
 inline constexpr std::size_t longest_frame = std::size_t{1} << 20;
 inline constexpr std::size_t longest_reason = 1024;
 inline constexpr std::size_t longest_token = 255;
+inline constexpr std::size_t longest_settings = 4096;
 /// Of a worker's address; one has some hundred bytes for each network device.
 inline constexpr std::size_t longest_address = std::size_t{1} << 16;
 /// Bytes of frames that may be on the way to a peer which has not said that its user took them.
@@ -45,18 +46,28 @@ struct side_header {
   std::uint32_t library = 0;                 ///< UCX's major and minor version, 16 bits each
 };
 static_assert(sizeof(side_header) == 16 && std::is_trivially_copyable_v<side_header>);
-inline constexpr std::size_t longest_side_message = 512 + longest_address;
+inline constexpr std::size_t longest_side_message = 8192 + longest_address;
 
-/// The fixed part of hello and welcome; the token (of a hello) and the worker's address follow.
+/// The fixed part of hello and welcome; the token (of a hello), the settings and the worker's address follow.
 struct greeting {
   whereabouts here;
   std::uint64_t link = 0;      ///< what the other side puts into messages for this connection
   std::uint64_t endpoint = 0;  ///< welcome: of this side's endpoint to that peer, 0 if there is none,
   std::uint64_t pair = 0;      ///< and of the one there that it belongs to
   std::uint32_t shares_memory = 0;
-  std::uint32_t token = 0;  ///< bytes of it
+  std::uint32_t token = 0;     ///< bytes of it
+  std::uint32_t settings = 0;  ///< bytes of what `shared_environment` says
+  std::uint32_t zero = 0;
+  std::uint64_t address_sum = 0;  ///< `sum_of` the address: UCX ends the process over one that is none
 };
-static_assert(sizeof(greeting) == 72 && std::is_trivially_copyable_v<greeting>);
+static_assert(sizeof(greeting) == 88 && std::is_trivially_copyable_v<greeting>);
+
+/// FNV-1a: against damage, not against malice.
+constexpr std::uint64_t sum_of(std::string_view bytes) noexcept {
+  std::uint64_t sum = 14695981039346656037U;
+  for (const char c : bytes) sum = (sum ^ static_cast<unsigned char>(c)) * 1099511628211U;
+  return sum;
+}
 
 /// Of ready and accepted: the endpoint that is to be used, and whether it is the one that the welcome was about.
 struct agreement {
