@@ -89,7 +89,7 @@ result<std::shared_ptr<region>> service::allocate(std::size_t size) {
 
 void service::run() {
   auto leave = time_point::max();
-  for (int idle = 0;;) {
+  for (unsigned rounds = 0;;) {
     const bool worked = work();
     if (stopping_) {
       const auto now = std::chrono::steady_clock::now();
@@ -105,12 +105,10 @@ void service::run() {
       if (links_.empty() || now >= leave) return end();
     }
     if (worked) {
-      if (++idle < 0) idle = 0;
-      if (idle % 32 == 31) watch(0);
+      if (++rounds % 32 == 0) watch(0);  // sockets wait while there is work, but not for long
       continue;
     }
     if (linger_awake()) continue;
-    idle = 0;
     sleep();
   }
 }
@@ -182,7 +180,9 @@ void service::watch(int milliseconds) {
       watched.push_back(l);
       fds.push_back({l->socket().fd(), events(l->socket()), 0});
     }
-  if (::poll(fds.data(), fds.size(), milliseconds) <= 0) return;
+  const int some = ::poll(fds.data(), fds.size(), milliseconds);
+  if (some == 0 && milliseconds > 0) fruitless_ = 0;
+  if (some <= 0) return;
   if ((fds[0].revents == 0) || fds[1].revents != 0) fruitless_ = 0;
   auto at = fds.begin() + 2;
   std::vector<int> knocked;
