@@ -50,6 +50,7 @@ struct pair_of_transports {
     REQUIRE(at);
     address = *at;
     auto connected = client->connect(address, soon());
+    INFO((connected ? std::string() : connected.error().message));
     REQUIRE(connected);
     to_server = *connected;
     REQUIRE(until([this] { return accepted != nullptr; }));

@@ -84,7 +84,8 @@ TEST_CASE("load: a wrong setting is named, with what is allowed and what was mea
   CHECK(has(text, "silence_ms is a number"));
   CHECK(has(text, "token has at most 255 bytes"));
   CHECK(weir::load_transport("tcp", {{"streams", "x"}}).error().code == weir::errc::invalid_config);
-  for (const char* wrong : {"", "-1", " 4", "4 ", "1.5", "0x4", "18446744073709551616", "17179869184g", "18014398509481985k", "k", "4kk"})
+  for (const char* wrong :
+       {"", "-1", " 4", "4 ", "1.5", "0x4", "18446744073709551616", "17179869184g", "18014398509481985k", "k", "4kk"})
     CHECK_FALSE(weir::load_transport("tcp", {{"chunk", wrong}}));
   CHECK(weir::load_transport("tcp", {{"chunk", "1g"}}));
   CHECK(has(refusal("inproc", {{"anything", ""}}), "It has none."));

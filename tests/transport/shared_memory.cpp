@@ -341,3 +341,23 @@ TEST_CASE("shared memory: many regions at once, each its own") {
     CHECK(got == i);
   }
 }
+
+TEST_CASE("shared memory: bytes beyond 4 GiB are those that were meant") {
+  constexpr std::size_t size = (std::size_t{4} << 30U) + 12'289;
+  std::ifstream info("/proc/meminfo");
+  std::size_t kib = 0;
+  for (std::string word; kib == 0 && info >> word;)
+    if (word == "MemAvailable:") info >> kib;
+  if (kib >> 20U < 12) return;
+  pair_of_transports p(mapped_tcp());
+  auto memory = *p.server->allocate(size);
+  for (const std::size_t at : {std::size_t{4}, (std::size_t{4} << 30U) + 4, size - 8})
+    std::memcpy(memory->bytes().data() + at, &at, sizeof at);
+  for (const std::size_t at : {std::size_t{4}, (std::size_t{4} << 30U) + 4, size - 8}) {
+    std::size_t found = 0;
+    REQUIRE(p.get(memory->descriptor(), at, std::as_writable_bytes(std::span(&found, 1))));
+    CHECK(found == at);
+  }
+  std::byte beyond[2];
+  CHECK(p.get(memory->descriptor(), size - 1, beyond).error().code == weir::errc::invalid_argument);
+}

@@ -34,6 +34,7 @@ struct memory {
   /// That others can map.
   memory(std::unique_ptr<segment> s, std::size_t bytes) : data(s->data()), size(bytes), shared(std::move(s)) {}
   ~memory() {
+    registration.reset();
     if (mapped > 0) ::munmap(data, mapped);
   }
   memory(const memory&) = delete;

@@ -1,0 +1,287 @@
+#include "service.hpp"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <random>
+#include <stdexcept>
+
+#include "environment.hpp"
+
+namespace weir::ucx {
+
+namespace {
+
+/// The longest sleep, should a wake-up be lost.
+constexpr std::chrono::milliseconds nap{100};
+/// An endpoint that no connection uses is closed after so long.
+constexpr std::chrono::seconds idle_time{1};
+/// How long a transport that ends waits for its peers to take its goodbye, and for UCX to let go.
+constexpr std::chrono::milliseconds parting{200};
+constexpr std::chrono::seconds letting_go{2};
+/// How long the thread looks for more before it sleeps, while operations are under way: those whose next step wakes it,
+/// and those over memory of the machine, whose next step may not. After `stalled` it sleeps as always.
+constexpr std::chrono::microseconds spinning{20};
+constexpr std::chrono::milliseconds yielding{2};
+constexpr std::chrono::seconds stalled{1};
+
+}  // namespace
+
+service::service(std::shared_ptr<const transport_handlers> handlers, std::shared_ptr<inbox> to_user, const settings& s)
+    : settings_(s), handlers_(std::move(handlers)), to_user_(std::move(to_user)), here_(make_whereabouts(true)) {
+  environment_ = shared_environment();
+  auto c = context::make();
+  if (!c) throw std::runtime_error(c.error().message);
+  context_ = *c;
+  auto w = worker::make(context_);
+  if (!w) throw std::runtime_error(w.error().message);
+  worker_ = std::move(*w);
+  ucp_am_handler_param_t handler{};
+  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  handler.id = message_id;
+  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
+  handler.cb = &service::on_message;
+  handler.arg = this;
+  if (const auto status = ucp_worker_set_am_recv_handler(worker_->handle(), &handler); status != UCS_OK)
+    throw std::runtime_error(std::string("UCX has no active messages here: ") + ucs_status_string(status));
+  around_ = {to_user_, mail_, handlers_, regions_, segments_, settings_.chunk, settings_.window};
+  segments_->on_first([mail = mail_, this] { mail->post([this] { sweeping_ = true; }); });
+  thread_ = std::thread([this] { run(); });
+}
+
+service::~service() {
+  segments_->on_first({});
+  mail_->post([this] { stopping_ = true; });
+  thread_.join();
+  mail_->close();
+}
+
+std::uint64_t service::random() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32U) | device() | 1U;
+}
+
+void service::notice(const std::string& what) {
+  to_user_->post([told = std::weak_ptr(handlers_), what] {
+    const auto handlers = told.lock();
+    if (handlers && handlers->on_notice) handlers->on_notice(what);
+  });
+}
+
+result<std::shared_ptr<region>> service::allocate(std::size_t size) {
+  try {
+    std::string obstacle;
+    auto owner = here_;
+    if (!settings_.shared_memory) owner.machine = 0;
+    auto [memory, address] = regions_->make(size, owner, obstacle);
+    memory->registration = context::know(context_, memory->data, size);
+    if (!obstacle.empty() && !told_of_memory_.exchange(true))
+      notice("regions of this process cannot be mapped by others on this machine: " + obstacle);
+    return std::shared_ptr<region>(
+        std::make_shared<registered_region>(regions_, std::move(memory), address, descriptor_prefix));
+  } catch (const std::bad_alloc&) {
+    return fail(errc::unavailable, "no memory for a region of " + std::to_string(size) + " bytes");
+  }
+}
+
+// ---- the loop
+
+void service::run() {
+  auto leave = time_point::max();
+  for (unsigned rounds = 0;;) {
+    const bool worked = work();
+    if (stopping_) {
+      const auto now = std::chrono::steady_clock::now();
+      if (leave == time_point::max()) {
+        leave = now + parting;
+        listeners_.clear();
+        for (auto& v : visitors_)
+          if (v->link) links_.erase(v->link->id());
+        visitors_.clear();
+        for (const auto& [id, l] : std::map(links_)) l->close();
+        continue;
+      }
+      if (links_.empty() || now >= leave) return end();
+    }
+    if (worked) {
+      if (++rounds % 32 == 0) watch(0);  // sockets wait while there is work, but not for long
+      continue;
+    }
+    if (linger_awake()) continue;
+    sleep();
+  }
+}
+
+/// Whether to look again instead of sleeping. An operation under way often goes on within microseconds; and what waits
+/// for room in memory that a peer shares goes on without any event to wake us.
+bool service::linger_awake() {
+  bool busy = false, unheard = false;
+  for (const auto& e : alive_) {
+    busy = busy || e->under_way() > 0;
+    unheard = unheard || (e->under_way() > 0 && e->path().within_host);
+  }
+  if (!busy) return false;
+  const auto quiet = std::chrono::steady_clock::now() - worked_;
+  eager_ = unheard && quiet < stalled;
+  if (quiet >= (unheard ? yielding : spinning)) return false;
+  if (unheard) std::this_thread::yield();
+  return true;
+}
+
+/// Whatever there is to do without waiting; whether there was anything.
+bool service::work() {
+  unsigned count = 0;
+  while (count < 64 && ucp_worker_progress(worker_->handle()) != 0) ++count;
+  if (count > 0) {
+    fruitless_ = 0;
+    worked_ = std::chrono::steady_clock::now();
+  }
+  const bool mail = mail_->run() > 0;
+  if (some_doomed_) end_doomed();
+  expire();
+  tidy();
+  return mail || count > 0;
+}
+
+void service::sleep() {
+  // A descriptor that is ready though there is nothing to do must not keep a core busy.
+  const auto status = ucp_worker_arm(worker_->handle());
+  if (status == UCS_ERR_BUSY && ++fruitless_ < 1000) return;
+  if (status == UCS_OK && ++fruitless_ < 1000) {
+    auto time = std::chrono::duration_cast<std::chrono::milliseconds>(nap);
+    if (!timers_.empty()) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - std::chrono::steady_clock::now());
+      time = std::clamp(left, std::chrono::milliseconds(0), time);
+    }
+    if (!closing_.empty() || std::exchange(eager_, false)) time = std::min(time, std::chrono::milliseconds(1));
+    return watch(static_cast<int>(time.count()));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  watch(0);
+}
+
+/// Waits so long for sockets, mail and UCX, and sees to the sockets.
+void service::watch(int milliseconds) {
+  std::vector<pollfd> fds{{worker_->event_fd(), POLLIN, 0}, {mail_->fd(), POLLIN, 0}};
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= accept_again_)
+    for (const auto& l : listeners_) fds.push_back({l.get(), POLLIN, 0});
+  const auto listening = fds.size() - 2;
+  const auto events = [](const side_socket& s) {
+    return static_cast<short>(s.wants_to_write() ? POLLIN | POLLOUT : POLLIN);
+  };
+  for (const auto& v : visitors_) fds.push_back({v->socket.fd(), events(v->socket), 0});
+  const auto visiting = visitors_.size();
+  std::vector<std::shared_ptr<link>> watched;
+  for (const auto& [id, l] : links_)
+    if (l->socket().fd() >= 0) {
+      watched.push_back(l);
+      fds.push_back({l->socket().fd(), events(l->socket()), 0});
+    }
+  const int some = ::poll(fds.data(), fds.size(), milliseconds);
+  if (some == 0 && milliseconds > 0) fruitless_ = 0;
+  if (some <= 0) return;
+  if ((fds[0].revents == 0) || fds[1].revents != 0) fruitless_ = 0;
+  auto at = fds.begin() + 2;
+  std::vector<int> knocked;
+  for (std::size_t i = 0; i < listening; ++i, ++at)
+    if (at->revents != 0) knocked.push_back(at->fd);
+  for (std::size_t i = 0; i < visiting; ++i, ++at)
+    if (at->revents != 0 && !attend(*visitors_[i])) visitors_[i].reset();
+  std::erase(visitors_, nullptr);
+  for (const auto& l : watched) {
+    if (at++->revents != 0) l->on_socket();
+  }
+  for (const int fd : knocked) accept(fd);
+}
+
+void service::expire() {
+  const auto now = std::chrono::steady_clock::now();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const auto l = timers_.begin()->second;
+    timers_.erase(timers_.begin());
+    l->wanted = time_point::max();
+    l->expire(now);
+  }
+}
+
+void service::wake(link& l, time_point when) {
+  if (l.wanted == when) return;
+  auto self = l.shared_from_this();
+  timers_.erase({l.wanted, self});
+  l.wanted = when;
+  if (when != time_point::max()) timers_.emplace(when, std::move(self));
+}
+
+void service::forget(link& l) { links_.erase(l.id()); }
+
+void service::unwatch(link& l) { l.socket().close(); }
+
+void service::doom(endpoint& e, const std::string& why) {
+  if (!std::exchange(e.doomed, true)) e.why = why;
+  some_doomed_ = true;
+}
+
+/// Endpoints that failed, or have to fail: their links end, and UCX gives back what it holds.
+void service::end_doomed() {
+  some_doomed_ = false;
+  watch(0);  // who said goodbye before is not lost
+  const auto all = alive_;
+  for (const auto& e : all) {
+    if (!e->doomed) continue;
+    for (const auto& [id, l] : std::map(links_))
+      if (l->endpoint() == e) l->broke({errc::unavailable, "the connection to " + l->peer() + " was lost: " + e->why});
+    std::erase(alive_, e);
+    if (const auto found = endpoints_.find(e->peer); found != endpoints_.end() && found->second == e)
+      endpoints_.erase(found);
+    e->close(worker_->handle());
+    if (!e->quiet()) closing_.push_back(e);
+  }
+}
+
+void service::tidy() {
+  if (!closing_.empty()) std::erase_if(closing_, [](const auto& e) { return e->quiet(); });
+  const auto now = std::chrono::steady_clock::now();
+  if (now - swept_ < nap) return;
+  swept_ = now;
+  if (sweeping_) sweeping_ = segments_->sweep();
+  for (const auto& e : alive_)
+    if (e->links == 0 && now - e->idle_since >= idle_time) doom(*e, "nobody uses it");
+  std::erase_if(visitors_, [&](const auto& v) {
+    if (v->patience > now) return false;
+    if (v->link) links_.erase(v->link->id());
+    return true;
+  });
+  if (some_doomed_) end_doomed();
+}
+
+void service::end() {
+  for (const auto& [id, l] : std::map(links_)) l->shut();
+  for (const auto& e : std::vector(alive_)) doom(*e, "the transport is gone");
+  end_doomed();
+  for (const auto until = std::chrono::steady_clock::now() + letting_go;
+       !closing_.empty() && std::chrono::steady_clock::now() < until;) {
+    ucp_worker_progress(worker_->handle());
+    tidy();
+  }
+  mail_->run();
+  timers_.clear();
+  endpoints_.clear();
+  worker_.reset();
+}
+
+ucs_status_t service::on_message(void* self, const void* header, std::size_t header_length, void* data,
+                                 std::size_t length, const ucp_am_recv_param_t* param) {
+  auto& s = *static_cast<service*>(self);
+  message m;
+  if (header_length != sizeof m) return UCS_OK;
+  std::memcpy(&m, header, sizeof m);
+  const auto found = s.links_.find(m.link);
+  if (found == s.links_.end()) return UCS_OK;  // of a connection that is over
+  const auto l = found->second;
+  return l->on_message(m, data, length, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+}
+
+}  // namespace weir::ucx
