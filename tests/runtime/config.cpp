@@ -177,6 +177,12 @@ TEST_CASE("integers keep to their type's range and are never rounded") {
   CHECK_FALSE(problems(with("/trainer/sampling/top_p", 1e39)).empty());
 }
 
+TEST_CASE("a string with a NUL, at which the system would end a path, is refused") {
+  using namespace std::string_literals;
+  CHECK(problems(with("/model", "a\0b"s)) == "  model: found string \"a\\u0000b\", needs string, not empty (without NUL characters)");
+  CHECK(problems(with("/trainer/sampling/stop", {"a", "\0"s})).starts_with("  trainer.sampling.stop[1]: found string \"\\u0000\""));
+}
+
 TEST_CASE("an unknown field names what was meant") {
   auto asked = [](const std::string& pointer) { return problems(with(pointer, 1)); };
   CHECK(asked("/trainer/learning_rate") == "  unknown field trainer.learning_rate; did you mean trainer.lr?");

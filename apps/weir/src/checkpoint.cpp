@@ -21,7 +21,8 @@ result<void> copy_companions(const fs::path& from, const fs::path& to) {
   for (const auto& entry : fs::directory_iterator(from, failed)) {
     const auto name = entry.path().filename().string();
     const bool text = entry.path().extension() == ".json" || entry.path().extension() == ".txt" || entry.path().extension() == ".jinja";
-    if (!entry.is_regular_file() || !text || name == state_file || name.starts_with("golden") || name.ends_with(".index.json") || fs::exists(to / name))
+    std::error_code none;
+    if (!entry.is_regular_file(none) || !text || name == state_file || name.starts_with("golden") || name.ends_with(".index.json") || fs::exists(to / name, none))
       continue;
     fs::copy_file(entry.path(), to / name, failed);
     if (failed) return fail(os_error("cannot copy " + entry.path().string() + " to " + to.string(), failed.value()));

@@ -35,7 +35,8 @@ int train(const arguments& a, const environment_registry& known) {
   if (!a.run_dir.empty()) config->run_dir = a.run_dir;
   if (a.dry_run) {
     if (auto parts = prepare(*config, known); !parts) return refuse(parts.error());
-    std::printf("%s\n", config_to_json(*config).dump(2).c_str());
+    // A path of the command line may be no UTF-8.
+    std::printf("%s\n", config_to_json(*config).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return 0;
   }
   return start_run(*config, std::filesystem::path(a.config).stem().string(), known);

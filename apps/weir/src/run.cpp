@@ -135,7 +135,7 @@ int end(session& s, const result<bool>& how) {
 fs::path next_run_directory(const std::string& name) {
   for (int i = 1;; ++i) {
     auto path = fs::path("runs") / (name + "-" + std::to_string(i));
-    if (!fs::exists(path)) return path;
+    if (std::error_code none; !fs::exists(path, none)) return path;
   }
 }
 
@@ -224,7 +224,9 @@ int evaluate_model(const app_config& config, const environment_registry& known, 
   if (!r) code = stop.requested() ? stop.exit_code() : report(r.error());
   else if (json)
     std::printf("%s\n", nlohmann::ordered_json{{"model", config.model.path}, {"tasks", r->tasks}, {"solved", r->solved}, {"accuracy", r->accuracy()},
-                                               {"failed", r->failed}, {"reward", r->reward}, {"seconds", r->seconds}}.dump().c_str());
+                                               {"failed", r->failed}, {"reward", r->reward}, {"seconds", r->seconds}}
+                            .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+                            .c_str());
   else std::printf("%s: %s\n", config.model.path.c_str(), summary(*r).c_str());
   std::fflush(stdout);
   if (!actors.wait_until_idle(1s)) std::_Exit(code);

@@ -21,7 +21,7 @@ void make_absolute(nlohmann::json& root, const fs::path& base) {
     auto& s = root[section];
     if (!s.contains(field) || !s[field].is_string()) continue;
     const auto text = s[field].get<std::string>();
-    if (!text.empty()) s[field] = fs::absolute(fs::path(text).is_absolute() ? fs::path(text) : base / text).lexically_normal().string();
+    if (!text.empty()) s[field] = (base / text).lexically_normal().string();  // an absolute one stays
   }
 }
 
@@ -72,6 +72,26 @@ result<void> resolve_environment(run_parts& parts, const environment_registry& k
   return {};
 }
 
+/// Tasks that the environment made, as a task file would have them.
+result<std::vector<std::string>> written(const std::vector<nlohmann::json>& tasks, const char* which) {
+  std::vector<std::string> lines;
+  for (const auto& task : tasks) try {
+      lines.push_back(task.dump());
+    } catch (const nlohmann::json::exception&) {
+      return fail(errc::invalid_data, "the environment's generate_tasks: a text in " + std::string(which) + "[" + std::to_string(lines.size()) +
+                                          "] is no UTF-8");
+    }
+  return lines;
+}
+
+result<fs::path> working_directory() {
+  std::error_code failed;
+  auto path = fs::current_path(failed);
+  if (failed == std::errc::no_such_file_or_directory) return fail(errc::not_found, "the current directory was deleted: change to one that exists");
+  if (failed) return fail(os_error("the current directory cannot be told", failed.value()));
+  return path;
+}
+
 result<std::vector<std::string>> read_tasks(const std::string& path, const char* field) {
   auto lines = read_jsonl_file(path);
   if (!lines) return fail(lines.error().code, std::string(field) + ": " + lines.error().message);
@@ -89,8 +109,10 @@ result<void> resolve_tasks(run_parts& parts) {
       return parts.environment.generate_tasks(parts.config.environment.settings, c.eval_count, parts.config.seed);
     });
     if (!split) return fail(split.error());
-    for (const auto& task : split->train) parts.train_tasks.push_back(task.dump());
-    for (const auto& task : split->eval) parts.eval_tasks.push_back(task.dump());
+    auto train = written(split->train, "train"), eval = written(split->eval, "eval");
+    if (!train || !eval) return fail(train ? eval.error() : train.error());
+    parts.train_tasks = std::move(*train);
+    parts.eval_tasks = std::move(*eval);
   } else {
     auto lines = read_tasks(c.train, "tasks.train");
     if (!lines) return fail(lines.error());
@@ -121,12 +143,14 @@ result<void> check_together(const run_parts& parts) {
 }  // namespace
 
 result<app_config> read_app_config(const fs::path& file, const std::vector<std::string>& overrides) {
+  auto here = working_directory();
+  if (!here) return fail(here.error());
   auto root = read_json_file(file);
   if (!root) return fail(root.error());
-  make_absolute(*root, fs::absolute(file).parent_path());
+  make_absolute(*root, (*here / file).parent_path());
   for (const auto& text : overrides)
     if (auto applied = apply_override(*root, text); !applied) return fail(applied.error());
-  make_absolute(*root, fs::current_path());
+  make_absolute(*root, *here);
   return read_config<app_config>(*root, file.string());
 }
 

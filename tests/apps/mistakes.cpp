@@ -1,0 +1,126 @@
+// The program `weir` from outside: what its users get wrong, and what they are told.
+#include "support.hpp"
+
+TEST_CASE("a wrong config names every wrong field, what was found, what is allowed, and the nearest right name") {
+  scratch place;
+  REQUIRE(weir::write_file_atomically(place / "bad.json",
+                                      R"({"model": {"path": "x"}, "environment": {"name": "countdown"},
+                                          "trainer": {"learning_rate": 1, "lr": -1, "objective": "ppo", "group_size": 2.5}, "rolout": {}})"));
+  const auto bad = weir_run(place, {"train", place / "bad.json"});
+  INFO(bad.output);
+  CHECK(bad.code == 2);
+  for (const char* text : {"bad.json", "trainer.learning_rate", "trainer.lr", "-1", "trainer.objective", "ppo_clip", "trainer.group_size", "2.5", "rolout", "rollout"})
+    CHECK(bad.says(text));
+  CHECK_FALSE(fs::exists("runs"));
+
+  CHECK(weir_run(place, {"train", place / "none.json"}).says("none.json"));
+  const auto typo = weir_run(place, small_run(place / "run", {"trainer.stps=5"}));
+  CHECK(typo.code == 2);
+  CHECK(typo.says("trainer.steps"));
+  const auto environment = weir_run(place, small_run(place / "run", {"environment.name=countdwn"}));
+  CHECK(environment.code == 2);
+  CHECK(environment.says("countdown"));
+  const auto context = weir_run(place, small_run(place / "run", {"rollout.max_context=65"}));
+  CHECK(context.code == 2);
+  CHECK(context.says("max_position_embeddings"));
+  const auto model = weir_run(place, small_run(place / "run", {"model.path=/nowhere"}));
+  CHECK(model.code != 0);
+  CHECK(model.says("/nowhere"));
+  CHECK(weir_run(place, small_run(place / "run", {"model.random_init=false"})).says("random_init"));
+  for (const char* none : {"foo", "meta"}) {
+    const auto device = weir_run(place, small_run(place / "run", {std::string("model.device=") + none}));
+    CHECK(device.code == 2);
+    CHECK(device.says("model.device"));
+    CHECK_FALSE(device.says("frame #"));
+  }
+  CHECK_FALSE(fs::exists(place / "run"));
+  CHECK(weir_run(place, {"frobnicate"}).code == 2);
+  CHECK(weir_run(place, {"train", place / "none.json"}).code == 2);
+}
+
+TEST_CASE("--dry-run prints the whole resolved config, which is a config itself") {
+  scratch place;
+  const auto dry = weir_run(place, {"train", countdown, "--dry-run", "--set", "trainer.lr=1e-4"});
+  INFO(dry.output);
+  REQUIRE(dry.code == 0);
+  const auto resolved = nlohmann::json::parse(dry.output);
+  CHECK(resolved["trainer"]["lr"] == 1e-4);
+  CHECK(resolved["trainer"]["beta2"] == 0.95);
+  REQUIRE(weir::write_file_atomically(place / "again.json", dry.output));
+  CHECK(weir_run(place, {"train", place / "again.json", "--dry-run"}).output == dry.output);
+  CHECK(weir_run(place, {"train", "--fields"}).says("trainer.max_staleness"));
+}
+
+TEST_CASE("a run directory is used once, by one process, and resumed only if it is one") {
+  scratch place;
+  REQUIRE(weir_run(place, small_run(place / "run", {"trainer.steps=1"})).code == 0);
+  const auto again = weir_run(place, small_run(place / "run"));
+  CHECK(again.code != 0);
+  CHECK(again.says("resume"));
+  fs::create_directories(place / "empty");
+  CHECK(weir_run(place, {"resume", place / "empty"}).code != 0);
+  CHECK(weir_run(place, {"resume", place / "nothing"}).says("nothing"));
+  fs::resize_file(fs::path(newest_checkpoint(place / "run")) / "learner.safetensors", 100);
+  const auto damaged = weir_run(place, {"resume", place / "run", "--steps", "2"});
+  CHECK(damaged.code == 1);
+  CHECK(damaged.says("learner.safetensors"));
+}
+
+TEST_CASE("verify checks against the reference values, and exits with 1 beyond the tolerance") {
+  scratch place;
+  const std::string fixtures = WEIR_FIXTURES;
+  for (const char* model : {"qwen3-tiny", "qwen3-tiny-untied"}) {
+    const auto policy = weir_run(place, {"verify", "policy", fixtures + "/" + model});
+    INFO(policy.output);
+    CHECK(policy.code == 0);
+  }
+  CHECK(weir_run(place, {"verify", "tokenizer", fixtures + "/tokenizer-small/tokenizer.json", fixtures + "/tokenizer-small/golden.json"}).code == 0);
+  CHECK(weir_run(place, {"verify", "objectives", fixtures + "/objectives/golden.json"}).code == 0);
+  auto golden = *weir::read_json_file(fixtures + "/tokenizer-small/golden.json");
+  golden[3]["ids"].push_back(1);
+  REQUIRE(weir::write_file_atomically(place / "golden.json", golden.dump()));
+  const auto wrong = weir_run(place, {"verify", "tokenizer", fixtures + "/tokenizer-small/tokenizer.json", place / "golden.json"});
+  CHECK(wrong.code == 1);
+  CHECK(wrong.says("FAIL"));
+  CHECK(weir_run(place, {"verify", "policy", place / "nowhere"}).code == 1);
+  REQUIRE(weir::write_file_atomically(place / "empty.json", "{}"));
+  const auto empty = weir_run(place, {"verify", "objectives", place / "empty.json"});
+  CHECK(empty.code == 1);
+  CHECK(empty.output == "weir: " + place / "empty.json" + ": policy is missing\n");
+}
+
+TEST_CASE("benchmarks are found beside the program") {
+  scratch place;
+  CHECK(weir_run(place, {"bench", "no-such-benchmark"}).code == 2);
+}
+
+TEST_CASE("bytes that end a path or a text early are refused where they stand") {
+  using namespace std::string_literals;
+  scratch place;
+  const std::string model = R"(model.path=")" + std::string(WEIR_CONFIGS) + R"(/countdown-model\u0000x")";
+  for (const auto& [field, value] : {std::pair{"model.path"s, model}, {"tasks.train"s, R"(tasks.train="tasks\u0000.jsonl")"s},
+                                     {"tasks.eval"s, R"(tasks.eval="a\u0000b")"s}, {"run_dir"s, R"(run_dir="a\u0000b")"s}}) {
+    const auto run = weir_run(place, {"train", countdown, "--dry-run", "--set", value});
+    INFO(run.output);
+    CHECK(run.code == 2);
+    CHECK(run.says(field + ": found string"));
+    CHECK(run.says("\\u0000"));
+  }
+  REQUIRE(weir::write_file_atomically(place / "tasks.jsonl", "{\"digits\": [1, 2, 3], \"target\": 6}\n{\"digits\": [1, 2, 4], \"target\": 7}\0\0\0\n"s));
+  const auto tasks = weir_run(place, small_run(place / "run", {"tasks.train=" + place / "tasks.jsonl"}));
+  INFO(tasks.output);
+  CHECK(tasks.code == 2);
+  CHECK(tasks.says("tasks.train: " + place / "tasks.jsonl" + ":2:35: a NUL byte"));
+  CHECK_FALSE(fs::exists(place / "run"));
+  const auto odd = weir_run(place, {"train", countdown, "--dry-run", "--set", "run_dir=\xFF"});
+  INFO(odd.output);
+  CHECK(odd.code == 0);
+}
+
+TEST_CASE("a current directory that was deleted is told as that") {
+  scratch place;
+  const auto run = shell_run(place, "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" train '" + countdown + "' --dry-run");
+  INFO(run.output);
+  CHECK(run.code == 2);
+  CHECK(run.says("weir: the current directory was deleted"));
+}
