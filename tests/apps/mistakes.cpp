@@ -60,6 +60,16 @@ TEST_CASE("a run directory is used once, by one process, and resumed only if it 
   fs::create_directories(place / "empty");
   CHECK(weir_run(place, {"resume", place / "empty"}).code != 0);
   CHECK(weir_run(place, {"resume", place / "nothing"}).says("nothing"));
+  fs::copy(fs::path(WEIR_CONFIGS) / "countdown-model", place / "model");
+  const auto files = std::distance(fs::directory_iterator(place / "model"), fs::directory_iterator());
+  const auto model = weir_run(place, {"resume", place / "model"});
+  CHECK(model.code == 1);
+  CHECK(model.output.starts_with("weir: " + place / "model" + " is no run directory: it holds a config.json, but"));
+  CHECK(std::count(model.output.begin(), model.output.end(), '\n') == 1);
+  CHECK(std::distance(fs::directory_iterator(place / "model"), fs::directory_iterator()) == files);
+  REQUIRE(weir::write_file_atomically(place / "model/lock", ""));
+  CHECK(weir_run(place, {"resume", place / "model"}).says("is no run directory: its config.json is not that of a run\n"));
+  CHECK(weir_run(place, {"resume", newest_checkpoint(place / "run") + "/"}).says("did you mean weir resume " + place / "run" + "?\n"));
   fs::resize_file(fs::path(newest_checkpoint(place / "run")) / "learner.safetensors", 100);
   const auto damaged = weir_run(place, {"resume", place / "run", "--steps", "2"});
   CHECK(damaged.code == 1);

@@ -139,6 +139,27 @@ fs::path next_run_directory(const std::string& name) {
   }
 }
 
+/// For one who names a checkpoint, or the folder of them: the run that it belongs to.
+std::string nearest_run(const fs::path& folder) {
+  std::error_code none;
+  auto at = (fs::absolute(folder, none) / "").lexically_normal();
+  for (int up = 0; up < 3; ++up) {
+    at = at.parent_path();
+    if (fs::exists(at / "lock", none) && fs::exists(at / "config.json", none)) return "; did you mean weir resume " + at.string() + "?";
+  }
+  return {};
+}
+
+/// The config of a run. A model's config.json, with a lock that something left beside it, is none.
+result<app_config> config_of(const run_directory& directory) {
+  const auto file = (directory.path() / "config.json").string();
+  auto root = directory.config();
+  if (!root) return fail(root.error());
+  if (!root->contains("trainer") && !root->contains("environment"))
+    return fail(errc::not_found, directory.path().string() + " is no run directory: its config.json is not that of a run");
+  return read_config<app_config>(*root, file);
+}
+
 }  // namespace
 
 int report(const error& e) {
@@ -174,11 +195,10 @@ int start_run(const app_config& given, const std::string& name, const environmen
 
 int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const environment_registry& known) {
   auto directory = run_directory::open(folder);
-  if (!directory) return report(directory.error());
-  auto root = directory->config();
-  if (!root) return report(root.error());
-  auto config = read_config<app_config>(*root, (folder / "config.json").string());
-  if (!config) return refuse(config.error());
+  if (!directory)
+    return report({directory.error().code, directory.error().message + (directory.error().code == errc::not_found ? nearest_run(folder) : "")});
+  auto config = config_of(*directory);
+  if (!config) return report(config.error());
   config->run_dir = folder.string();
   if (steps) config->trainer.steps = *steps;
   auto parts = prepare(*config, known);
