@@ -134,3 +134,27 @@ TEST_CASE("a current directory that was deleted is told as that") {
   CHECK(run.code == 2);
   CHECK(run.says("weir: the current directory was deleted"));
 }
+
+TEST_CASE("a command or option that there is not names the one that was meant") {
+  scratch place;
+  struct wrong {
+    std::vector<std::string> words;
+    std::string told;
+  };
+  for (const auto& [words, told] : {wrong{{"trian"}, "unknown command \"trian\"; did you mean train?"},
+                                    wrong{{"resum", "run"}, "unknown command \"resum\"; did you mean resume?"},
+                                    wrong{{"frobnicate"}, "unknown command \"frobnicate\"; weir has train, resume, eval, verify, bench"},
+                                    wrong{{"verify", "polciy", "x"}, "unknown command \"polciy\"; did you mean policy?"},
+                                    wrong{{"train", "x.json", "--dry-rn"}, "weir train has no option --dry-rn; did you mean --dry-run?"},
+                                    wrong{{"eval", "--modle=x"}, "weir eval has no option --modle; did you mean --model?"},
+                                    wrong{{"bench", "--xyzzy"}, "weir bench has no option --xyzzy; weir bench --help lists what it has"},
+                                    wrong{{"train", "x.json", "y.json"}, "weir train takes no further argument, found \"y.json\""}}) {
+    const auto run = weir_run(place, words);
+    CHECK(run.code == 2);
+    CHECK(run.output == "weir: " + told + "\n");
+  }
+  const auto none = weir_run(place, {});
+  CHECK(none.code == 2);
+  CHECK(none.says("A subcommand is required"));
+  CHECK(weir_run(place, {"--help"}).code == 0);
+}
