@@ -158,3 +158,19 @@ TEST_CASE("a command or option that there is not names the one that was meant") 
   CHECK(none.says("A subcommand is required"));
   CHECK(weir_run(place, {"--help"}).code == 0);
 }
+
+TEST_CASE("output that cannot be written is an error, and a reader that has enough is none") {
+  scratch place;
+  const std::string config = "'" + countdown + "'", golden = "'" + std::string(WEIR_FIXTURES) + "/objectives/golden.json'";
+  for (const auto& words : {"train " + config + " --dry-run", std::string("train --fields"), std::string("--help"), std::string("--version"), std::string("bench"),
+                            "eval " + config + " --json --set tasks.eval_count=4 --set environment.sandboxes=4", "verify objectives " + golden}) {
+    INFO(words);
+    const auto run = shell_run(place, "exec \"$0\" " + words + " 2>&1 >/dev/full");
+    INFO(run.output);
+    CHECK(run.code == 1);
+    CHECK(run.output.starts_with("weir: cannot write all of the output"));
+    CHECK(std::count(run.output.begin(), run.output.end(), '\n') == 1);
+  }
+  const auto enough = shell_run(place, "{ \"$0\" train --fields; echo code $? >&2; } | head -n 0");
+  CHECK(enough.output == "code 0\n");
+}

@@ -149,7 +149,7 @@ int main(int argc, char** argv, const environment_registry& known) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return end_parse(app, e);
+    return printed(end_parse(app, e));
   }
   const auto chosen = [&]() -> int {
     if (train_command->parsed()) return train(a, known);
@@ -162,7 +162,7 @@ int main(int argc, char** argv, const environment_registry& known) {
     return bench(a.name, a.json, a.check, a.quick);
   };
   try {
-    return chosen();
+    return printed(chosen());
   } catch (const std::exception& e) {  // no memory, or a fault of libtorch's outside any actor
     std::fprintf(stderr, "weir: %s\n", first_line(e.what()).c_str());
     return 1;

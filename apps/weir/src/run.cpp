@@ -1,10 +1,13 @@
 #include "run.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <utility>
 
 #include "checkpoint.hpp"
@@ -15,6 +18,7 @@
 #include "weir/actors/interfaces.hpp"
 #include "weir/environment/guarded.hpp"
 #include "weir/policy/threads.hpp"
+#include "weir/runtime/files.hpp"
 #include "weir/sandbox/demonstrations.hpp"
 #include "weir/trainer/lr_schedule.hpp"
 
@@ -162,6 +166,21 @@ result<app_config> config_of(const run_directory& directory) {
 
 }  // namespace
 
+int printed(int code) {
+  errno = 0;
+  std::cout.flush();
+  const bool lost = std::fflush(stdout) != 0 || std::ferror(stdout) != 0 || !std::cout;
+  const int reason = errno;
+  std::clearerr(stdout);
+  std::cout.clear();
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  const bool reader_left = ::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
+  if (!lost || reader_left) return code;
+  const std::string what = "cannot write all of the output";
+  report(reason != 0 ? os_error(what, reason) : error{errc::io, what});
+  return code != 0 ? code : 1;
+}
+
 int report(const error& e) {
   std::fprintf(stderr, "weir: %s\n", e.message.c_str());
   return e.code == errc::invalid_config ? 2 : 1;
@@ -248,7 +267,7 @@ int evaluate_model(const app_config& config, const environment_registry& known, 
                             .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
                             .c_str());
   else std::printf("%s: %s\n", config.model.path.c_str(), summary(*r).c_str());
-  std::fflush(stdout);
+  code = printed(code);
   if (!actors.wait_until_idle(1s)) std::_Exit(code);
   return code;
 }

@@ -19,6 +19,10 @@ int resume_run(const std::filesystem::path& folder, std::optional<std::uint64_t>
 /// `weir eval`: the greedy accuracy of a model directory, a checkpoint, or a run directory's newest checkpoint.
 int evaluate_model(const app_config& config, const environment_registry& known, bool json);
 
+/// `code`, if all that was printed has arrived; else 1 at least, and stderr says why. A reader that went away
+/// (weir train --fields | head) had what it wanted.
+int printed(int code);
+
 /// Prints what went wrong to stderr; the exit code for it.
 int report(const error& e);
 
