@@ -125,3 +125,18 @@ TEST_CASE("an asynchronous run keeps to its staleness bound, with one engine and
     CHECK(most >= 1);
   }
 }
+
+TEST_CASE("on a pipe fast steps have a line a second at most, besides the first and the last") {
+  scratch place;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto run = weir_run(place, small_run(place / "run", {"warm_start.steps=0", "trainer.steps=300", "trainer.batch_groups=1", "trainer.group_size=2",
+                                                             "evaluation.at_start=false", "evaluation.at_end=false"}));
+  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  INFO(run.output);
+  REQUIRE(run.code == 0);
+  CHECK(run.says("\nstep 1/300 "));
+  CHECK(run.says("\nstep 300/300 "));
+  int lines = 0;
+  for (auto at = run.output.find("\nstep "); at != std::string::npos; at = run.output.find("\nstep ", at + 1)) ++lines;
+  CHECK(lines <= 2 + seconds);
+}

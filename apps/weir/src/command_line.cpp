@@ -164,8 +164,7 @@ int main(int argc, char** argv, const environment_registry& known) {
   try {
     return printed(chosen());
   } catch (const std::exception& e) {  // no memory, or a fault of libtorch's outside any actor
-    std::fprintf(stderr, "weir: %s\n", first_line(e.what()).c_str());
-    return 1;
+    return report({errc::internal, first_line(e.what())});
   }
 }
 

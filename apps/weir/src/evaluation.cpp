@@ -9,6 +9,7 @@
 
 #include "graph_parts.hpp"
 #include "weir/buffer/episode_collector.hpp"
+#include "weir/runtime/console.hpp"
 #include "weir/sandbox/in_process_sandbox.hpp"
 #include "weir/transport/inproc.hpp"
 #include "weir/weights/weight_store.hpp"
@@ -72,7 +73,7 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
 std::string summary(const evaluation_result& r) {
   auto text = fmt::format("{:.1f} % of {} held-back tasks solved, greedy ({:.1f} tokens an answer, mean reward {:.3f})", 100 * r.accuracy(), r.tasks,
                           r.tokens, r.reward);
-  if (r.failed > 0) text += fmt::format("; {} episodes failed, the first because {}", r.failed, r.first_failure);
+  if (r.failed > 0) text += fmt::format("; {} episodes failed, the first because {}", r.failed, one_line(r.first_failure));
   return text;
 }
 

@@ -182,7 +182,7 @@ int printed(int code) {
 }
 
 int report(const error& e) {
-  std::fprintf(stderr, "weir: %s\n", e.message.c_str());
+  console(STDERR_FILENO).line("weir: " + e.message);
   return e.code == errc::invalid_config ? 2 : 1;
 }
 

@@ -9,9 +9,16 @@
 
 namespace weir::app {
 
+using namespace std::chrono_literals;
+
 namespace {
 
-constexpr std::uint64_t plain_lines = 20;  ///< of a whole run, when nobody watches a terminal
+// Where nobody watches a terminal, a run has as many lines, whatever the number of its steps: at least so far apart, and
+// at most.
+constexpr std::uint64_t plain_lines = 20;
+constexpr auto plain_least = 1s;
+constexpr auto plain_most = 60s;
+constexpr auto failure_least = 10s;  ///< between two lines on steps that failed
 
 double resident_megabytes() {
   std::ifstream statm("/proc/self/statm");
@@ -94,7 +101,7 @@ void step_reporter::step(const training_step& s) {
     if (!s.failure.empty()) line["failure"] = s.failure;
   }
   if (auto written = files_.metrics.append(line); !written) files_.log.error("metrics: " + written.error().message);
-  if (!s.failure.empty()) files_.log.error("step " + std::to_string(s.version) + " failed: " + s.failure);
+  if (!s.failure.empty()) tell_failure(s);
   warn_of_losses();
   show(s, busy, samples_per_second);
 }
@@ -134,9 +141,28 @@ void step_reporter::show(const training_step& s, double busy, double samples_per
                                 all, s.learned.reward, 100 * s.learned.success, s.staleness_mean, s.staleness_max, samples_per_second, 100 * busy,
                                 left ? "  " + format_duration(*left) + " left" : std::string());
   if (files_.screen.is_live()) return files_.screen.status(text);
-  // A pipe gets a line now and then, whatever the number of steps.
-  const auto mark = s.version * plain_lines / std::max<std::uint64_t>(all, 1);
-  if (std::exchange(shown_, mark) != mark || s.version == all || s.version == start_ + 1) files_.screen.line(text);
+  if (due(s.version)) files_.screen.line(text);
+}
+
+/// Whether a step has a line of its own on a pipe: the first and the last one do.
+bool step_reporter::due(weight_version version) {
+  const auto now = clock::now();
+  const auto mark = version * plain_lines / std::max<std::uint64_t>(config_.trainer.steps, 1);
+  const auto past = now - shown_at_;
+  const bool ends = version == config_.trainer.steps || version == start_ + 1;
+  if (!ends && past < plain_most && (mark == shown_ || past < plain_least)) return false;
+  shown_ = mark;
+  shown_at_ = now;
+  return true;
+}
+
+/// All failures are in the metrics; of many in a short time the log has some.
+void step_reporter::tell_failure(const training_step& s) {
+  const auto now = clock::now();
+  if (told_failed_ > 0 && now - told_failed_at_ < failure_least) return;
+  const auto untold = s.failed_steps - std::exchange(told_failed_, s.failed_steps) - 1;
+  told_failed_at_ = now;
+  files_.log.error(fmt::format("step {} failed: {}{}", s.version, s.failure, untold > 0 ? fmt::format(" ({} more failed before it)", untold) : ""));
 }
 
 }  // namespace weir::app

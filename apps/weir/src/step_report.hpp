@@ -47,6 +47,8 @@ class step_reporter {
     place = value;
   }
   void show(const training_step& s, double busy, double samples_per_second);
+  bool due(weight_version version);
+  void tell_failure(const training_step& s);
 
   const app_config& config_;
   run_files& files_;
@@ -68,6 +70,9 @@ class step_reporter {
   double last_busy_ = 0;
   std::uint64_t last_engine_tokens_ = 0;
   std::uint64_t shown_ = 0;
+  clock::time_point shown_at_{};
+  std::uint64_t told_failed_ = 0;
+  clock::time_point told_failed_at_{};
 };
 
 }  // namespace weir::app
