@@ -100,6 +100,36 @@ TEST_CASE("Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in 
   CHECK(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(std::min(before.size(), after.size())), after.begin()));
 }
 
+TEST_CASE("the metrics of a run that was killed and resumed have every step of the warm start once, and one evaluation before") {
+  scratch place;
+  const auto dir = place / "run";
+  auto words = small_run(dir, {"warm_start.steps=200", "trainer.steps=1"});
+  auto count = [&] {
+    const auto text = weir::read_file(dir + "/metrics.jsonl");
+    return text ? std::count(text->begin(), text->end(), '\n') : 0;
+  };
+  for (const int signal : {SIGKILL, SIGINT, SIGKILL, 0}) {
+    words.insert(words.begin(), WEIR_PROGRAM);
+    child c(words, place / "output.txt");
+    for (int i = 0; i < 3000 && c.output().find("warm start") == std::string::npos; ++i) std::this_thread::sleep_for(10ms);
+    const auto enough = count() + 5;
+    for (int i = 0; i < 3000 && signal != 0 && count() < enough; ++i) std::this_thread::sleep_for(2ms);
+    if (signal != 0) c.signal(signal);
+    INFO(c.output());
+    CHECK(c.wait(60s) == (signal == 0 ? 0 : 128 + signal));
+    words = {"resume", dir};
+  }
+  std::vector<int> warm;
+  int evaluations = 0;
+  for (const auto& line : metrics(dir)) {
+    if (line.contains("warm_start_step")) warm.push_back(line["warm_start_step"]);
+    if (line.contains("evaluation") && line["step"] == 0) ++evaluations;
+  }
+  REQUIRE(warm.size() == 200);
+  for (int i = 0; i < 200; ++i) CHECK(warm[static_cast<std::size_t>(i)] == i + 1);
+  CHECK(evaluations == 1);
+}
+
 TEST_CASE("a run in which every episode fails says why and ends") {
   scratch place;
   const auto run = weir_run(place, small_run(place / "run", {"rollout.max_context=2", "warm_start.steps=0", "environment.most_dropped_groups=8"}));

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +29,8 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
 namespace {
+
+constexpr const char* warm_start_step = "warm_start_step";  ///< as the metrics count them
 
 /// The run that a command is at: what its phases share.
 struct session {
@@ -61,7 +64,7 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
     const auto done = state.warm_start_steps + 1;
     remaining.update(static_cast<double>(done), std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
     const auto left = remaining.remaining();
-    if (auto written = s.files.metrics.append({{"warm_start_step", done}, {"loss", loss}}); !written) return fail(written.error());
+    if (auto written = s.files.metrics.append({{warm_start_step, done}, {"loss", loss}}); !written) return fail(written.error());
     s.files.screen.status(fmt::format("warm start {}/{}  loss {:.3f}{}", done, c.steps, loss, left ? "  " + format_duration(*left) + " left" : ""));
   }
   s.say(fmt::format("warm start: {} supervised steps, loss {:.3f}", c.steps, loss));
@@ -164,6 +167,16 @@ result<app_config> config_of(const run_directory& directory) {
   return read_config<app_config>(*root, file);
 }
 
+/// The metrics of a run that goes on, without what came after its checkpoint: that is done again. Without one, all is.
+result<metrics_log> metrics_from(const run_directory& directory, const std::optional<run_state>& kept) {
+  std::error_code failed;
+  if (!kept && !fs::remove(directory.metrics_path(), failed) && failed)
+    return fail(os_error("cannot begin anew " + directory.metrics_path().string(), failed.value()));
+  const auto state = kept.value_or(run_state{});
+  return metrics_log::open(directory.metrics_path(),
+                           std::array{metrics_mark{warm_start_step, state.warm_start_steps}, metrics_mark{"step", state.version}});
+}
+
 }  // namespace
 
 int printed(int code) {
@@ -200,7 +213,7 @@ int start_run(const app_config& given, const std::string& name, const environmen
   if (!model) return report(model.error());
   auto directory = run_directory::create(config.run_dir, config_to_json(config));
   if (!directory) return report(directory.error());
-  auto metrics = metrics_log::open(directory->metrics_path(), std::nullopt);
+  auto metrics = metrics_log::open(directory->metrics_path());
   if (!metrics) return report(metrics.error());
   const interrupt stop;
   console screen(STDOUT_FILENO);
@@ -236,7 +249,7 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   }
   if (steps && *steps <= state.version)
     return refuse({errc::invalid_config, fmt::format("--steps {}: the run is at step {} already; name a later one", *steps, state.version)});
-  auto metrics = metrics_log::open(directory->metrics_path(), state.version);
+  auto metrics = metrics_from(*directory, *last ? std::optional(state) : std::nullopt);
   if (!metrics) return report(metrics.error());
   const interrupt stop;
   console screen(STDOUT_FILENO);
