@@ -100,6 +100,25 @@ TEST_CASE("Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in 
   CHECK(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(std::min(before.size(), after.size())), after.begin()));
 }
 
+TEST_CASE("Ctrl-C in one long step of the warm start is heard within it") {
+  scratch place;
+  auto words = small_run(place / "run", {"warm_start.steps=3", "warm_start.batch=100000"});
+  words.insert(words.begin(), WEIR_PROGRAM);
+  for (const auto after : {100ms, 4000ms}) {  // in the demonstrations, and in what is learned from them
+    child c(words, place / "output.txt");
+    for (int i = 0; i < 3000 && !fs::exists(place / "run/run.log"); ++i) std::this_thread::sleep_for(10ms);
+    std::this_thread::sleep_for(after);
+    const auto begin = std::chrono::steady_clock::now();
+    c.signal(SIGINT);
+    CHECK(c.wait(60s) == 130);
+    CHECK(std::chrono::steady_clock::now() - begin < 5s);
+    INFO(c.output());
+    CHECK(c.output().find("weir resume") != std::string::npos);
+    CHECK((*weir::read_json_file(newest_checkpoint(place / "run") + "/state.json"))["warm_start_steps"] == 0);
+    words = {WEIR_PROGRAM, "resume", place / "run"};
+  }
+}
+
 TEST_CASE("the metrics of a run that was killed and resumed have every step of the warm start once, and one evaluation before") {
   scratch place;
   const auto dir = place / "run";

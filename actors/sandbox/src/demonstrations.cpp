@@ -12,10 +12,11 @@ demonstration_source::demonstration_source(std::unique_ptr<environment> place, s
                                            std::shared_ptr<task_stream> tasks, std::uint64_t seed)
     : environment_(std::move(place)), text_(std::move(text)), tasks_(std::move(tasks)), seed_(seed) {}
 
-result<std::vector<trajectory>> demonstration_source::take(std::uint64_t first, std::size_t count) {
+result<std::vector<trajectory>> demonstration_source::take(std::uint64_t first, std::size_t count, const std::stop_token& stop) {
   std::vector<trajectory> out;
   out.reserve(count);
   for (std::uint64_t i = first; i < first + count; ++i) {
+    if (stop.stop_requested()) return fail(errc::unavailable, "stopped before all demonstrations were made");
     auto made = make(i);
     if (!made) return fail(made.error().code, "a demonstration for the task " + tasks_->task(i).substr(0, 200) + ": " + made.error().message);
     out.push_back(std::move(*made));

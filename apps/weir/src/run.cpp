@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <stop_token>
+#include <thread>
 #include <utility>
 
 #include "checkpoint.hpp"
@@ -43,6 +45,30 @@ struct session {
   void say(const std::string& text) const { files.log.info(text); }
 };
 
+/// Hands a signal on to what this thread is at, in one step or in the code of an environment. If that does not end in time
+/// the program does, as promised, without a checkpoint.
+class impatience {
+ public:
+  impatience(const session& s, std::string what) : watcher_([this, &s, what = std::move(what)](const std::stop_token& done) {
+    while (!s.stop.wait_for(20ms))
+      if (done.stop_requested()) return;
+    source_.request_stop();
+    for (auto waited = 0ms; waited < patience; waited += 20ms) {
+      if (done.stop_requested()) return;
+      std::this_thread::sleep_for(20ms);
+    }
+    s.files.log.error(what + " does not stop; the run goes on from its last checkpoint (weir resume). A smaller trainer.micro_batch_tokens makes it stop sooner");
+    s.files.screen.finish();
+    std::_Exit(s.stop.exit_code());
+  }) {}
+  std::stop_token token() const { return source_.get_token(); }
+
+ private:
+  static constexpr auto patience = 4000ms;
+  std::stop_source source_;
+  std::jthread watcher_;
+};
+
 /// Supervised steps on demonstrations. False if interrupted; then a checkpoint says how far it came.
 result<bool> warm_start(session& s, learner& trained, run_state& state) {
   const auto& c = s.parts.config.warm_start;
@@ -54,11 +80,14 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
   eta remaining(static_cast<double>(c.steps));
   const auto began = std::chrono::steady_clock::now();
   double loss = 0;
+  const impatience on_signal(s, "the warm start's step");
   for (; state.warm_start_steps < c.steps; ++state.warm_start_steps) {
     if (s.stop.requested()) return false;
-    auto batch = source.take(state.warm_start_steps * c.batch, c.batch);
+    auto batch = source.take(state.warm_start_steps * c.batch, c.batch, on_signal.token());
+    if (!batch && s.stop.requested()) return false;
     if (!batch) return fail(batch.error());
-    auto step = trained.supervised_step(*batch, schedule.at(state.warm_start_steps));
+    auto step = trained.supervised_step(*batch, schedule.at(state.warm_start_steps), on_signal.token());
+    if (!step && s.stop.requested()) return false;
     if (!step) return fail(step.error());
     loss = *step;
     const auto done = state.warm_start_steps + 1;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 #include "weir/environment/environment.hpp"
@@ -18,8 +19,8 @@ class demonstration_source {
                        std::uint64_t seed);
 
   /// Demonstrations `first` to `first + count - 1`, their answers masked as produced; behaviour log-probabilities and
-  /// versions are 0. An error if the environment refuses a task, or has no answer to show.
-  result<std::vector<trajectory>> take(std::uint64_t first, std::size_t count);
+  /// versions are 0. An error if the environment refuses a task, or has no answer to show; unavailable if stopped.
+  result<std::vector<trajectory>> take(std::uint64_t first, std::size_t count, const std::stop_token& stop = {});
 
  private:
   result<trajectory> make(std::uint64_t number);

@@ -63,7 +63,8 @@ class learner {
   result<step_report> step(std::span<const trajectory_group> batch, weight_version version, double lr,
                            const std::stop_token& stop = {});
 
-  /// One step of supervised learning: mean cross-entropy of the tokens with mask 1. Returns the loss.
+  /// One step of supervised learning: mean cross-entropy of the tokens with mask 1. Returns the loss. Errors as of `step`;
+  /// `stop` is looked at before each micro-batch.
   result<double> supervised_step(std::span<const trajectory> batch, double lr, const std::stop_token& stop = {});
 
   /// Forgets moments and step count, as between warm start and reinforcement learning.
