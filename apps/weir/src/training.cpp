@@ -22,7 +22,7 @@ namespace {
 
 // On Ctrl-C the program is gone within five seconds: a step under way gets the first of them.
 constexpr auto step_grace = 1500ms;
-constexpr auto drain_deadline = 3200ms;
+constexpr auto drain_deadline = 2700ms;
 constexpr auto end_grace = 500ms;
 
 trainer_settings trainer_settings_of(const app_config& config) {
