@@ -174,3 +174,12 @@ TEST_CASE("output that cannot be written is an error, and a reader that has enou
   const auto enough = shell_run(place, "{ \"$0\" train --fields; echo code $? >&2; } | head -n 0");
   CHECK(enough.output == "code 0\n");
 }
+
+TEST_CASE("a demonstration that is longer than a sequence may be is told with its task and the field") {
+  scratch place;
+  const auto run = weir_run(place, small_run(place / "run", {"rollout.max_context=10"}));
+  INFO(run.output);
+  CHECK(run.code == 1);
+  CHECK(run.says("a demonstration for the task {\"digits\":["));
+  CHECK(run.says("rollout.max_context, 10"));
+}

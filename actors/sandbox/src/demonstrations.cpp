@@ -9,8 +9,8 @@
 namespace weir {
 
 demonstration_source::demonstration_source(std::unique_ptr<environment> place, std::shared_ptr<const tokenizer> text,
-                                           std::shared_ptr<task_stream> tasks, std::uint64_t seed)
-    : environment_(std::move(place)), text_(std::move(text)), tasks_(std::move(tasks)), seed_(seed) {}
+                                           std::shared_ptr<task_stream> tasks, std::uint64_t seed, std::int64_t most_tokens)
+    : environment_(std::move(place)), text_(std::move(text)), tasks_(std::move(tasks)), seed_(seed), most_tokens_(most_tokens) {}
 
 result<std::vector<trajectory>> demonstration_source::take(std::uint64_t first, std::size_t count, const std::stop_token& stop) {
   std::vector<trajectory> out;
@@ -43,6 +43,10 @@ result<trajectory> demonstration_source::make(std::uint64_t number) {
   generation shown;
   shown.tokens = text_->encode(*answer);
   if (recorder.context().empty() || shown.tokens.empty()) return fail(errc::invalid_data, "its prompt or its answer is empty");
+  const auto prompt_tokens = recorder.context().size(), tokens_in_all = prompt_tokens + shown.tokens.size();
+  if (static_cast<std::int64_t>(tokens_in_all) > most_tokens_)
+    return fail(errc::invalid_data, "its prompt has " + std::to_string(prompt_tokens) + " tokens and its answer " + std::to_string(shown.tokens.size()) +
+                                        ", together more than rollout.max_context, " + std::to_string(most_tokens_));
   shown.logprobs.assign(shown.tokens.size(), 0.0F);
   shown.versions.assign(shown.tokens.size(), 0);
   recorder.produced(shown);

@@ -75,7 +75,7 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
   auto place = guarded("maker", [&] { return s.parts.environment.make(s.parts.config.environment.settings); });
   if (!place) return fail(place.error());
   auto tasks = std::make_shared<task_stream>(s.parts.train_tasks, s.parts.config.seed, true);
-  demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed);
+  demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed, s.parts.config.rollout.max_context);
   const lr_schedule schedule{c.lr, c.lr_warmup_steps, c.steps, lr_decay::constant};
   eta remaining(static_cast<double>(c.steps));
   const auto began = std::chrono::steady_clock::now();

@@ -126,6 +126,22 @@ TEST_CASE("demonstrations are a function of the seed and their number") {
         static_cast<std::ptrdiff_t>(text->encode("375=38:").size()));
   CHECK(first.success);
 
+  const auto length = static_cast<std::int64_t>(first.tokens.size());
+  for (const std::int64_t most : {length, length - 1}) {
+    weir::demonstration_source bounded(std::move(*weir::countdown().make(nlohmann::json::object())), shared,
+                                       std::make_shared<weir::task_stream>(tasks, 1, false), 5, most);
+    const auto taken = bounded.take(0, 1);
+    CHECK(taken.has_value() == (most == length));
+    if (taken) continue;
+    CHECK(taken.error().message.find(R"({"digits":[3,7,5],"target":38})") != std::string::npos);
+    CHECK(taken.error().message.find("rollout.max_context, " + std::to_string(most)) != std::string::npos);
+  }
+  std::stop_source stop;
+  stop.request_stop();
+  const auto stopped = source(5).take(0, 1, stop.get_token());
+  REQUIRE_FALSE(stopped);
+  CHECK(stopped.error().code == weir::errc::unavailable);
+
   auto silent = source(5, std::move(*made({}))).take(0, 1);
   REQUIRE_FALSE(silent);
   CHECK(silent.error().code == weir::errc::unsupported);

@@ -2,6 +2,7 @@
 // What an environment can show of its own tasks, as trajectories: what a supervised warm start trains on.
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <stop_token>
 #include <vector>
@@ -15,11 +16,13 @@ namespace weir {
 /// Demonstration i is a function of the seed and i alone, so that a warm start can go on where it stopped. One thread.
 class demonstration_source {
  public:
+  /// A demonstration has at most `most_tokens`, its prompt included: what the model can hold.
   demonstration_source(std::unique_ptr<environment> place, std::shared_ptr<const tokenizer> text, std::shared_ptr<task_stream> tasks,
-                       std::uint64_t seed);
+                       std::uint64_t seed, std::int64_t most_tokens = std::numeric_limits<std::int64_t>::max());
 
   /// Demonstrations `first` to `first + count - 1`, their answers masked as produced; behaviour log-probabilities and
-  /// versions are 0. An error if the environment refuses a task, or has no answer to show; unavailable if stopped.
+  /// versions are 0. An error, which names the task, if the environment refuses it or has no answer to show, or if both
+  /// together are too long; unavailable if stopped.
   result<std::vector<trajectory>> take(std::uint64_t first, std::size_t count, const std::stop_token& stop = {});
 
  private:
@@ -29,6 +32,7 @@ class demonstration_source {
   std::shared_ptr<const tokenizer> text_;
   std::shared_ptr<task_stream> tasks_;
   std::uint64_t seed_;
+  std::int64_t most_tokens_;
 };
 
 }  // namespace weir
