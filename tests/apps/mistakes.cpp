@@ -183,3 +183,39 @@ TEST_CASE("a demonstration that is longer than a sequence may be is told with it
   CHECK(run.says("a demonstration for the task {\"digits\":["));
   CHECK(run.says("rollout.max_context, 10"));
 }
+
+TEST_CASE("text that the tokenizer has no token for is told once, with the first of it and where it came from") {
+  scratch place;
+  fs::copy(fs::path(WEIR_CONFIGS) / "countdown-model", place / "model");
+  auto tokenizer = *weir::read_json_file(place / "model/tokenizer.json");
+  tokenizer["model"]["vocab"].erase("=");
+  tokenizer["model"]["vocab"]["x"] = 13;
+  REQUIRE(weir::write_file_atomically(place / "model/tokenizer.json", tokenizer.dump()));
+  REQUIRE(weir::write_file_atomically(place / "tasks.jsonl", R"({"digits": [3, 7, 5], "target": 38})"));
+  auto told = [](const std::string& text) {
+    int times = 0;
+    for (auto at = text.find("has no token is left out"); at != std::string::npos; at = text.find("has no token is left out", at + 1)) ++times;
+    return times;
+  };
+  using namespace std::string_literals;
+  const auto model = "model.path=" + place / "model", tasks = "tasks.train=" + place / "tasks.jsonl";
+  for (const auto& [name, steps, origin] : {std::tuple{"warm", "warm_start.steps=2", "(tasks.train, " + place / "tasks.jsonl)"},
+                                            std::tuple{"cold", "warm_start.steps=0", "(made by the environment itself)"s}}) {
+    const auto run = weir_run(place, small_run(place / name, {model, name == "warm"s ? tasks : "tasks.train=", steps}));
+    INFO(run.output);
+    CHECK(run.code == 0);
+    CHECK(told(run.output) == 1);
+    CHECK(run.says(place / "model"));
+    CHECK(run.says(" lost \"=\": the environment's prompt for the task {"));
+    CHECK(run.says(origin));
+    CHECK(run.says("bytes that have no token"));
+    CHECK(metrics(place / name).back()["step"] == 6);
+  }
+  const auto line = metrics(place / "warm");
+  CHECK(std::any_of(line.begin(), line.end(), [](const auto& l) { return l.contains("texts_without_token") && l["texts_without_token"] >= 144; }));
+  const auto eval = weir_run(place, {"eval", countdown, "--set", model, "--set", "tasks.eval_count=4"});
+  INFO(eval.output);
+  CHECK(eval.code == 0);
+  CHECK(told(eval.output) == 1);
+  CHECK(eval.says("4 texts lost 4 bytes that have no token"));
+}

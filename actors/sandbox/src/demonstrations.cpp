@@ -9,8 +9,14 @@
 namespace weir {
 
 demonstration_source::demonstration_source(std::unique_ptr<environment> place, std::shared_ptr<const tokenizer> text,
-                                           std::shared_ptr<task_stream> tasks, std::uint64_t seed, std::int64_t most_tokens)
-    : environment_(std::move(place)), text_(std::move(text)), tasks_(std::move(tasks)), seed_(seed), most_tokens_(most_tokens) {}
+                                           std::shared_ptr<task_stream> tasks, std::uint64_t seed, std::int64_t most_tokens,
+                                           std::shared_ptr<lost_text> lost)
+    : environment_(std::move(place)),
+      text_(std::move(text)),
+      tasks_(std::move(tasks)),
+      seed_(seed),
+      most_tokens_(most_tokens),
+      lost_(lost ? std::move(lost) : std::make_shared<lost_text>()) {}
 
 result<std::vector<trajectory>> demonstration_source::take(std::uint64_t first, std::size_t count, const std::stop_token& stop) {
   std::vector<trajectory> out;
@@ -38,10 +44,13 @@ result<trajectory> demonstration_source::make(std::uint64_t number) {
   spec.group = number;
   episode_recorder recorder;
   recorder.start(spec);
+  auto encoded = [&](const std::string& written, const char* what) {
+    return lost_->encode(*text_, written, [&] { return what + (" for the task " + tasks_->task(number)); });
+  };
   const auto* tokens = std::get_if<std::vector<token>>(&*prompt);
-  recorder.given(tokens != nullptr ? *tokens : text_->encode(std::get<std::string>(*prompt)));
+  recorder.given(tokens != nullptr ? *tokens : encoded(std::get<std::string>(*prompt), "the environment's prompt"));
   generation shown;
-  shown.tokens = text_->encode(*answer);
+  shown.tokens = encoded(*answer, "the environment's demonstration");
   if (recorder.context().empty() || shown.tokens.empty()) return fail(errc::invalid_data, "its prompt or its answer is empty");
   const auto prompt_tokens = recorder.context().size(), tokens_in_all = prompt_tokens + shown.tokens.size();
   if (static_cast<std::int64_t>(tokens_in_all) > most_tokens_)

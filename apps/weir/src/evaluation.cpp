@@ -37,7 +37,7 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
   pool_settings.group_size = 1;
   auto tasks = std::make_shared<task_stream>(parts.eval_tasks, 0, false);
   auto pool = g.add<sandbox_pool>("sandboxes", pool_settings, tasks,
-                                  in_process_sandboxes(parts.environment, parts.config.environment.settings, parts.text));
+                                  in_process_sandboxes(parts.environment, parts.config.environment.settings, parts.text, parts.lost));
   auto engine = g.add_with_thread<rollout_engine>("rollout engine", parts.model, engine_settings_of(parts.config), std::move(*reader));
   auto store = g.add<weight_store>("weight store");
   auto collector = g.add<episode_collector>(

@@ -43,6 +43,9 @@ struct session {
   actor_runtime actors = actor_runtime::with<caf::id_block::weir_actors>(1);
 
   void say(const std::string& text) const { files.log.info(text); }
+  void warn_of_lost_text(bool eval) const {
+    if (const auto lost = news_of_lost_text(parts, eval)) files.log.warn(*lost);
+  }
 };
 
 /// Hands a signal on to what this thread is at, in one step or in the code of an environment. If that does not end in time
@@ -75,7 +78,8 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
   auto place = guarded("maker", [&] { return s.parts.environment.make(s.parts.config.environment.settings); });
   if (!place) return fail(place.error());
   auto tasks = std::make_shared<task_stream>(s.parts.train_tasks, s.parts.config.seed, true);
-  demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed, s.parts.config.rollout.max_context);
+  demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed, s.parts.config.rollout.max_context,
+                              s.parts.lost);
   const lr_schedule schedule{c.lr, c.lr_warmup_steps, c.steps, lr_decay::constant};
   eta remaining(static_cast<double>(c.steps));
   const auto began = std::chrono::steady_clock::now();
@@ -86,6 +90,7 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
     auto batch = source.take(state.warm_start_steps * c.batch, c.batch, on_signal.token());
     if (!batch && s.stop.requested()) return false;
     if (!batch) return fail(batch.error());
+    s.warn_of_lost_text(false);
     auto step = trained.supervised_step(*batch, schedule.at(state.warm_start_steps), on_signal.token());
     if (!step && s.stop.requested()) return false;
     if (!step) return fail(step.error());
@@ -106,6 +111,7 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
 result<bool> evaluation_phase(session& s, const causal_lm& model, weight_version version, const char* when) {
   if (s.parts.eval_tasks.empty()) return true;
   auto r = evaluate(s.actors.system(), s.parts, model, s.stop);
+  s.warn_of_lost_text(true);
   if (!r && s.stop.requested()) return false;
   if (!r) return fail(r.error());
   s.say(std::string(when) + ": " + summary(*r));
@@ -135,6 +141,7 @@ result<bool> go_on(session& s, learner trained, run_state state) {
   s.say(fmt::format("training: {} steps of {} tasks x {} samples, max_staleness {}, {}", c.trainer.steps, c.trainer.batch_groups, c.trainer.group_size,
                     c.trainer.max_staleness, c.trainer.objective));
   auto outcome = run_training(s.actors.system(), s.parts, std::move(trained), state, s.files, s.stop);
+  s.warn_of_lost_text(false);
   if (!outcome) return fail(outcome.error());
   s.say(fmt::format("trained to version {} in {}: {:.0f} samples/s", outcome->version, format_duration(outcome->seconds),
                     static_cast<double>(outcome->samples) / outcome->seconds));
@@ -153,6 +160,7 @@ int end(session& s, const result<bool>& how) {
   int code = 0;
   const auto last = s.files.directory.latest_checkpoint();
   const bool has_checkpoint = last && *last;
+  if (const auto lost = all_lost_text(s.parts)) s.files.log.warn(*lost);
   if (!how) {
     s.files.log.error(how.error().message);
     code = how.error().code == errc::invalid_config ? 2 : 1;
@@ -301,6 +309,8 @@ int evaluate_model(const app_config& config, const environment_registry& known, 
   set_intra_op_threads(config.rollout.threads);
   auto actors = actor_runtime::with<caf::id_block::weir_actors>(1);
   auto r = evaluate(actors.system(), *parts, *model, stop);
+  for (const auto& lost : {news_of_lost_text(*parts, true), all_lost_text(*parts)})
+    if (lost) console(STDERR_FILENO).line("weir: warning: " + one_line(*lost));
   int code = 0;
   if (!r) code = stop.requested() ? stop.exit_code() : report(r.error());
   else if (json)

@@ -169,6 +169,33 @@ result<run_parts> prepare(const app_config& config, const environment_registry& 
   return parts;
 }
 
+namespace {
+
+/// A text for a message, in quotes, cut between characters.
+std::string quoted(const std::string& text) {
+  constexpr std::size_t most = 120;
+  auto end = std::min(most, text.size());
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return nlohmann::json(text.substr(0, end)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + (end < text.size() ? "..." : "");
+}
+
+}  // namespace
+
+std::optional<std::string> news_of_lost_text(const run_parts& parts, bool eval) {
+  const auto first = parts.lost->news();
+  if (!first) return std::nullopt;
+  const auto& file = eval ? parts.config.tasks.eval : parts.config.tasks.train;
+  const std::string origin = file.empty() ? "made by the environment itself" : (eval ? "tasks.eval, " : "tasks.train, ") + file;
+  return "text that has no token is left out; the tokenizer of " + parts.config.model.path + " must know the symbols of the tasks. First, " +
+         quoted(first->text) + " lost " + quoted(first->lost) + ": " + first->place.substr(0, 200) + " (" + origin + ")";
+}
+
+std::optional<std::string> all_lost_text(const run_parts& parts) {
+  const auto all = parts.lost->so_far();
+  if (all.texts < 2) return std::nullopt;
+  return std::to_string(all.texts) + " texts lost " + std::to_string(all.bytes) + " bytes that have no token";
+}
+
 result<causal_lm> first_model(const run_parts& parts) {
   const auto& c = parts.config.model;
   if (c.random_init) return causal_lm::random(parts.model, derive_seed(parts.config.seed, "model"), c.device);

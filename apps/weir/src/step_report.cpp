@@ -30,7 +30,7 @@ double resident_megabytes() {
 }  // namespace
 
 step_reporter::step_reporter(const run_parts& parts, run_files& files, std::size_t engines, weight_version start)
-    : config_(parts.config), files_(files), engines_(engines), remaining_(static_cast<double>(parts.config.trainer.steps)), start_(start) {
+    : parts_(parts), config_(parts.config), files_(files), engines_(engines), remaining_(static_cast<double>(parts.config.trainer.steps)), start_(start) {
   remaining_.update(static_cast<double>(start), 0);
 }
 
@@ -95,6 +95,7 @@ void step_reporter::step(const training_step& s) {
             {"episodes_retried", pool_.retried},
             {"groups_dropped", pool_.dropped_groups},
             {"groups_stale", buffer_.stale},
+            {"texts_without_token", parts_.lost->so_far().texts},
             {"weights_live", weights_.live},
             {"failed_steps", s.failed_steps},
             {"resident_mb", resident_megabytes()}};
@@ -113,6 +114,7 @@ void step_reporter::warn_of_losses() {
     files_.log.warn(fmt::format("{} groups dropped so far; the latest episode failed because {}", pool_.dropped_groups, pool_.last_failure));
   }
   if (!pool_.shortage.empty() && !std::exchange(told_shortage_, true)) files_.log.warn(pool_.shortage + " (environment.sandboxes)");
+  if (const auto lost = news_of_lost_text(parts_, false)) files_.log.warn(*lost);
   if (weights_.failures > told_weights_) {
     told_weights_ = weights_.failures;
     files_.log.warn("weights not taken: " + weights_.last_failure);

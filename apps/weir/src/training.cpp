@@ -45,7 +45,7 @@ class training_graph {
     assembly_ = graph_.add<group_assembly>("group assembly", c.trainer.group_size);
     pool_ = graph_.add<sandbox_pool>("sandboxes", pool_settings_of(parts, parts.sampling),
                                      std::make_shared<task_stream>(parts.train_tasks, c.seed, c.tasks.shuffle),
-                                     in_process_sandboxes(parts.environment, c.environment.settings, parts.text), start.data,
+                                     in_process_sandboxes(parts.environment, c.environment.settings, parts.text, parts.lost), start.data,
                                      [report](const sandbox_pool_counts& counts) { report->pool(counts); });
     store_ = graph_.add<weight_store>("weight store", weight_store_settings{}, [report](const weight_store_state& s) { report->weights(s); });
     for (std::size_t i = 0; i < readers.size(); ++i)
