@@ -219,3 +219,27 @@ TEST_CASE("text that the tokenizer has no token for is told once, with the first
   CHECK(told(eval.output) == 1);
   CHECK(eval.says("4 texts lost 4 bytes that have no token"));
 }
+
+TEST_CASE("a run that cannot learn is refused, and one that learns nothing says so now and then") {
+  scratch place;
+  const auto alone = weir_run(place, small_run(place / "run", {"trainer.group_size=1", "trainer.advantages=rloo"}));
+  INFO(alone.output);
+  CHECK(alone.code == 2);
+  CHECK(alone.says("trainer.group_size: found number 1, needs integer, at least 2"));
+  CHECK_FALSE(fs::exists(place / "run"));
+  auto times = [](const outcome& run) {
+    int count = 0;
+    for (auto at = run.output.find("nothing was learned"); at != std::string::npos; at = run.output.find("nothing was learned", at + 1)) ++count;
+    return count;
+  };
+  const auto equal = weir_run(place, small_run(place / "equal", {"warm_start.steps=0", "trainer.steps=60", "rollout.temperature=0.001", "evaluation.at_end=false"}));
+  INFO(equal.output);
+  CHECK(equal.code == 0);
+  CHECK(times(equal) == 1);
+  CHECK(equal.says("nothing was learned from the rewards of the last 10 steps"));
+  for (const auto& line : metrics(place / "equal"))
+    if (line.contains("reward")) CHECK(line["groups_trained"] == 0);
+  const auto learning = weir_run(place, small_run(place / "learning", {"trainer.steps=30", "evaluation.at_end=false"}));
+  CHECK(learning.code == 0);
+  CHECK(times(learning) == 0);
+}

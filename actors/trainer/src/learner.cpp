@@ -92,6 +92,7 @@ result<std::vector<std::vector<sample>>> learner::impl::minibatches(std::span<co
     std::vector<double> rewards;
     for (const auto& t : batch[g].trajectories) rewards.push_back(t.reward);
     const auto advantages = group_advantages(rewards, settings.advantages, settings.advantage_eps);
+    if (std::any_of(advantages.begin(), advantages.end(), [](double a) { return a != 0; })) ++report.groups_trained;
     for (std::size_t i = 0; i < rewards.size(); ++i) {
       const auto& t = batch[g].trajectories[i];
       auto produced = check_trajectory(t, model.config().vocab_size);

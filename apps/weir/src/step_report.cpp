@@ -85,6 +85,7 @@ void step_reporter::step(const training_step& s) {
             {"entropy", l.entropy},
             {"lr", s.lr},
             {"samples", l.sequences},
+            {"groups_trained", l.groups_trained},
             {"samples_trained", l.sequences_trained},
             {"tokens_trained", l.tokens_trained},
             {"buffer_waiting", buffer_.waiting},
@@ -103,6 +104,7 @@ void step_reporter::step(const training_step& s) {
   }
   if (auto written = files_.metrics.append(line); !written) files_.log.error("metrics: " + written.error().message);
   if (!s.failure.empty()) tell_failure(s);
+  else warn_of_equal_rewards(s);
   warn_of_losses();
   show(s, busy, samples_per_second);
 }
@@ -144,6 +146,16 @@ void step_reporter::show(const training_step& s, double busy, double samples_per
                                 left ? "  " + format_duration(*left) + " left" : std::string());
   if (files_.screen.is_live()) return files_.screen.status(text);
   if (due(s.version)) files_.screen.line(text);
+}
+
+/// Once, and again when it went on ten times as long: steps that learn nothing look like any others.
+void step_reporter::warn_of_equal_rewards(const training_step& s) {
+  equal_steps_ = s.learned.groups_trained > 0 ? 0 : equal_steps_ + 1;
+  if (equal_steps_ < tell_equal_at_) return;
+  tell_equal_at_ *= 10;
+  files_.log.warn(fmt::format("nothing was learned from the rewards of the last {} steps: all episodes of each task had equal rewards (mean {:.3f}, {:.1f} % solved). The tasks may be "
+                              "too hard or too easy for the model, or trainer.group_size ({}) too small",
+                              equal_steps_, s.learned.reward, 100 * s.learned.success, config_.trainer.group_size));
 }
 
 /// Whether a step has a line of its own on a pipe: the first and the last one do.

@@ -40,6 +40,7 @@ class step_reporter {
   std::optional<error> lost_cause();
 
  private:
+  static constexpr std::uint64_t equal_steps_least = 10;
   using clock = std::chrono::steady_clock;
   template <class T>
   void set(T& place, const T& value) {
@@ -49,6 +50,7 @@ class step_reporter {
   void show(const training_step& s, double busy, double samples_per_second);
   bool due(weight_version version);
   void tell_failure(const training_step& s);
+  void warn_of_equal_rewards(const training_step& s);
 
   const run_parts& parts_;
   const app_config& config_;
@@ -74,6 +76,7 @@ class step_reporter {
   clock::time_point shown_at_{};
   std::uint64_t told_failed_ = 0;
   clock::time_point told_failed_at_{};
+  std::uint64_t equal_steps_ = 0, tell_equal_at_ = equal_steps_least;  ///< in a row
 };
 
 }  // namespace weir::app

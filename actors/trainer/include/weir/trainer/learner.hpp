@@ -42,6 +42,7 @@ struct step_report {
   double entropy = 0;        ///< nats, of the policy at the sampling temperature
   double reward = 0;         ///< mean over the batch's trajectories
   double success = 0;        ///< fraction of them
+  std::int64_t groups_trained = 0;     ///< with rewards that differ; the others have no advantage, and no gradient
   std::int64_t sequences = 0;          ///< in the batch
   std::int64_t sequences_trained = 0;  ///< not left out
   std::int64_t tokens_trained = 0;
