@@ -38,17 +38,39 @@ TEST_CASE("a wrong config names every wrong field, what was found, what is allow
   CHECK(weir_run(place, {"train", place / "none.json"}).code == 2);
 }
 
-TEST_CASE("--dry-run prints the whole resolved config, which is a config itself") {
+TEST_CASE("--dry-run prints the whole resolved config, which is a config itself, and beside it what memory it takes") {
   scratch place;
-  const auto dry = weir_run(place, {"train", countdown, "--dry-run", "--set", "trainer.lr=1e-4"});
+  const auto errors = place / "errors.txt";
+  const auto dry = weir_run(place, {"train", countdown, "--dry-run", "--set", "trainer.lr=1e-4"}, errors);
   INFO(dry.output);
   REQUIRE(dry.code == 0);
   const auto resolved = nlohmann::json::parse(dry.output);
   CHECK(resolved["trainer"]["lr"] == 1e-4);
   CHECK(resolved["trainer"]["beta2"] == 0.95);
   REQUIRE(weir::write_file_atomically(place / "again.json", dry.output));
-  CHECK(weir_run(place, {"train", place / "again.json", "--dry-run"}).output == dry.output);
+  CHECK(weir_run(place, {"train", place / "again.json", "--dry-run"}, errors).output == dry.output);
   CHECK(weir_run(place, {"train", "--fields"}).says("trainer.max_staleness"));
+  const auto memory = *weir::read_file(errors);
+  INFO(memory);
+  CHECK(memory.starts_with("memory, estimated: "));
+  // 512 x 24 x 3 layers x 2 heads x 24 numbers x 2 x 4 bytes; 306,576 parameters, and what aligns them.
+  for (const char* part : {"  keys and values        14.2 MB  rollout.engines 1 x rollout.slots 512 x rollout.max_context 24 x 1152 bytes a token",
+                           "  engines' weights        1.2 MB", "  weight snapshots        3.7 MB", "  trainer                 4.9 MB", "  activations, at most"})
+    CHECK(memory.find(part) != std::string::npos);
+}
+
+TEST_CASE("a config that needs more memory than there is is refused with its numbers, before any is taken") {
+  scratch place;
+  for (const auto& words : {small_run(place / "run", {"rollout.slots=1000000", "rollout.max_context=64", "rollout.engines=1024"}),
+                            {"train", countdown, "--dry-run", "--set", "rollout.slots=1000000", "--set", "rollout.engines=1024"}}) {
+    const auto run = weir_run(place, words);
+    INFO(run.output);
+    CHECK(run.code == 2);
+    CHECK(run.output.starts_with("weir: the config needs more memory than there is"));
+    CHECK(run.says("rollout.slots 1000000"));
+    CHECK(run.says("TB"));
+  }
+  CHECK_FALSE(fs::exists(place / "run"));
 }
 
 TEST_CASE("a run directory is used once, by one process, and resumed only if it is one") {

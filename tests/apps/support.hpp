@@ -33,10 +33,11 @@ struct outcome {
   bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
 };
 
-inline outcome weir_run(const scratch& place, std::vector<std::string> words, std::chrono::milliseconds longest = 120s) {
+/// `output` has stderr too, unless that goes to a file of its own.
+inline outcome weir_run(const scratch& place, std::vector<std::string> words, const std::string& errors = {}) {
   words.insert(words.begin(), WEIR_PROGRAM);
-  child c(std::move(words), place / "output.txt");
-  const int code = c.wait(longest);
+  child c(std::move(words), place / "output.txt", errors);
+  const int code = c.wait(120s);
   return {code, c.output()};
 }
 

@@ -38,7 +38,9 @@ int train(const arguments& a, const environment_registry& known) {
   if (!config) return refuse(config.error());
   if (!a.run_dir.empty()) config->run_dir = a.run_dir;
   if (a.dry_run) {
-    if (auto parts = prepare(*config, known); !parts) return refuse(parts.error());
+    auto parts = prepare(*config, known);
+    if (!parts) return refuse(parts.error());
+    if (auto fits = look_at_memory(*parts, true, true); !fits) return refuse(fits.error());
     // A path of the command line may be no UTF-8.
     std::printf("%s\n", config_to_json(*config).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return 0;
@@ -118,7 +120,7 @@ int main(int argc, char** argv, const environment_registry& known) {
   auto* train_command = app.add_subcommand("train", "train a model as a config says");
   add_config(train_command, a, false);
   train_command->add_option("--run-dir", a.run_dir, "where the run leaves its files (default: runs/NAME-N)");
-  train_command->add_flag("--dry-run", a.dry_run, "check everything, print the whole resolved config, and stop");
+  train_command->add_flag("--dry-run", a.dry_run, "check everything, print the whole resolved config (and to stderr an estimate of its memory), and stop");
   train_command->add_flag("--fields", a.fields, "list every config field with its default, bounds and meaning");
 
   auto* resume_command = app.add_subcommand("resume", "go on with a run that was stopped");

@@ -16,6 +16,7 @@
 #include "checkpoint.hpp"
 #include "evaluation.hpp"
 #include "learner_parts.hpp"
+#include "memory_estimate.hpp"
 #include "run_files.hpp"
 #include "training.hpp"
 #include "weir/actors/interfaces.hpp"
@@ -231,6 +232,17 @@ int printed(int code) {
   return code != 0 ? code : 1;
 }
 
+result<void> look_at_memory(const run_parts& parts, bool training, bool shown) {
+  const auto needs = memory_needs(parts, training);
+  const auto limits = read_memory_limits();
+  auto checked = check_memory(needs, limits);
+  if (!checked) return fail(checked.error());
+  console screen(STDERR_FILENO);
+  if (*checked) screen.line("weir: warning: " + **checked);
+  else if (shown) screen.line(describe(needs, limits));
+  return {};
+}
+
 int report(const error& e) {
   console(STDERR_FILENO).line("weir: " + e.message);
   return e.code == errc::invalid_config ? 2 : 1;
@@ -246,6 +258,7 @@ int start_run(const app_config& given, const std::string& name, const environmen
   if (config.run_dir.empty()) config.run_dir = next_run_directory(name).string();
   auto parts = prepare(config, known);
   if (!parts) return refuse(parts.error());
+  if (auto fits = look_at_memory(*parts, true); !fits) return refuse(fits.error());
   auto model = first_model(*parts);
   if (!model) return report(model.error());
   auto directory = run_directory::create(config.run_dir, config_to_json(config));
@@ -272,6 +285,7 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   if (steps) config->trainer.steps = *steps;
   auto parts = prepare(*config, known);
   if (!parts) return refuse(parts.error());
+  if (auto fits = look_at_memory(*parts, true); !fits) return refuse(fits.error());
   auto model = first_model(*parts);
   if (!model) return report(model.error());
   auto trained = make_learner(*config, std::move(*model));
@@ -303,6 +317,7 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
 int evaluate_model(const app_config& config, const environment_registry& known, bool json) {
   auto parts = prepare(config, known);
   if (!parts) return refuse(parts.error());
+  if (auto fits = look_at_memory(*parts, false); !fits) return refuse(fits.error());
   auto model = first_model(*parts);
   if (!model) return report(model.error());
   const interrupt stop;

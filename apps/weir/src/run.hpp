@@ -23,6 +23,10 @@ int evaluate_model(const app_config& config, const environment_registry& known, 
 /// (weir train --fields | head) had what it wanted.
 int printed(int code);
 
+/// Says on stderr what memory a run, or an evaluation, will hold if that may be more than there is, or in any case if it is
+/// to be `shown`. An error if it is more than there is at all.
+result<void> look_at_memory(const run_parts& parts, bool training, bool shown = false);
+
 /// Prints what went wrong to stderr; the exit code for it.
 int report(const error& e);
 
