@@ -217,7 +217,12 @@ class reader {
     auto given = [&](bool fits) { return fits ? std::optional<json>(value) : std::nullopt; };
     switch (shape.what) {
       case base::boolean: return given(value.is_boolean());
-      case base::string: return given(value.is_string());
+      case base::string: {
+        // The system ends a path at a NUL: another file than the one named would be opened.
+        const bool whole = value.is_string() && value.get_ref<const std::string&>().find('\0') == std::string::npos;
+        if (value.is_string() && !whole) allowed += " (without NUL characters)";
+        return given(whole);
+      }
       case base::any: return value;
       case base::section: return std::nullopt;
       case base::integer: {

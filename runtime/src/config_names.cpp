@@ -5,6 +5,8 @@
 #include <numeric>
 #include <optional>
 
+#include "weir/runtime/names.hpp"
+
 namespace weir::detail {
 
 namespace {
@@ -103,3 +105,14 @@ std::string unknown_field(const std::vector<config_field>& all, const std::vecto
 }
 
 }  // namespace weir::detail
+
+std::optional<std::string> weir::nearest_name(const std::string& written, std::span<const std::string> names) {
+  std::optional<std::string> best;
+  std::size_t least = 0;
+  for (const auto& name : names)
+    if (const auto far = detail::distance(detail::plain(written), detail::plain(name)); far && (!best || *far < least)) {
+      best = name;
+      least = *far;
+    }
+  return best;
+}

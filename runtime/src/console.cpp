@@ -109,6 +109,20 @@ void console::finish() {
   last_.reset();
 }
 
+std::string one_line(std::string_view text) {
+  while (text.ends_with('\n') || text.ends_with('\r')) text.remove_suffix(1);
+  while (text.starts_with('\n') || text.starts_with('\r')) text.remove_prefix(1);
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == '\n') out += "\\n";
+    else if ((code < 0x20 && c != '\t') || code == 0x7F) out += {'\\', 'x', "0123456789abcdef"[code >> 4U], "0123456789abcdef"[code & 15U]};
+    else out += c;
+  }
+  return out;
+}
+
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   if (seconds >= 1e9) return "over 30 years";

@@ -97,7 +97,7 @@ result<logger> logger::open(console& screen, const std::optional<std::filesystem
 }
 
 void logger::write(log_level level, const std::string& message) {
-  state_->log.log(to_spdlog(level), spdlog::string_view_t(message));
+  state_->log.log(to_spdlog(level), spdlog::string_view_t(one_line(message)));
 }
 
 }  // namespace weir

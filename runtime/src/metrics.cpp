@@ -14,14 +14,17 @@ namespace {
 
 using nlohmann::json;
 
-/// A line's step, if it has one.
-std::optional<double> step_of(const json& line) {
-  const auto at = line.find("step");
-  return at != line.end() && at->is_number() ? std::optional(at->get<double>()) : std::nullopt;
+/// Whether a line is beyond no mark; nothing if it has none of their fields.
+std::optional<bool> is_within(const json& line, std::span<const metrics_mark> marks) {
+  std::optional<bool> within;
+  for (const auto& mark : marks)
+    if (const auto at = line.find(mark.field); at != line.end() && at->is_number())
+      within = within.value_or(true) && at->get<double>() <= static_cast<double>(mark.through);
+  return within;
 }
 
 /// The part of a metrics file that a run goes on from.
-result<std::string> kept_lines(std::string_view text, const std::string& path, std::optional<std::uint64_t> through) {
+result<std::string> kept_lines(std::string_view text, const std::string& path, std::span<const metrics_mark> marks) {
   std::string kept;
   bool keeping = true;
   for (std::size_t number = 1; !text.empty(); ++number) {
@@ -34,7 +37,7 @@ result<std::string> kept_lines(std::string_view text, const std::string& path, s
       if (text.empty()) break;  // a crash of the machine can also leave a line of zeros
       return fail(errc::invalid_data, path + " line " + std::to_string(number) + " is no JSON object");
     }
-    if (const auto step = step_of(value); step && through) keeping = *step <= static_cast<double>(*through);
+    keeping = is_within(value, marks).value_or(keeping);
     if (keeping) kept += line;
   }
   return kept;
@@ -42,12 +45,12 @@ result<std::string> kept_lines(std::string_view text, const std::string& path, s
 
 }  // namespace
 
-result<metrics_log> metrics_log::open(const std::filesystem::path& path, std::optional<std::uint64_t> keep_through_step) {
+result<metrics_log> metrics_log::open(const std::filesystem::path& path, std::span<const metrics_mark> marks) {
   struct stat about{};
   if (::stat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode)) {
     auto text = read_file(path, std::uint64_t{1} << 36);
     if (!text) return fail(text.error());
-    auto kept = kept_lines(*text, path.string(), keep_through_step);
+    auto kept = kept_lines(*text, path.string(), marks);
     if (!kept) return fail(kept.error());
     if (*kept != *text)
       if (auto written = write_file_atomically(path, *kept); !written) return fail(written.error());

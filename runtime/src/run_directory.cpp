@@ -110,6 +110,18 @@ result<void> sync_all(const fs::path& folder) {
   return sync_folder(folder);
 }
 
+/// Refuses what no run directory is, without a trace: a folder with a config.json can be many things, such as a model. A
+/// run's has what `create` and the first checkpoint leave beside it.
+result<void> expect_run(const fs::path& folder) {
+  std::error_code why;
+  if (!fs::is_directory(folder, why)) return fail(errc::not_found, "there is no run directory " + folder.string());
+  const auto none = folder.string() + " is no run directory: it holds ";
+  if (!fs::exists(folder / "config.json", why)) return fail(errc::not_found, none + "no config.json");
+  for (const char* name : {"lock", "metrics.jsonl", "checkpoints"})
+    if (fs::exists(folder / name, why)) return {};
+  return fail(errc::not_found, none + "a config.json, but neither lock, metrics.jsonl nor checkpoints, as a run leaves them");
+}
+
 result<descriptor> take_lock(const fs::path& folder) {
   const auto path = folder / "lock";
   descriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
@@ -186,10 +198,7 @@ result<run_directory> run_directory::create(const fs::path& path, const nlohmann
 }
 
 result<run_directory> run_directory::open(const fs::path& path) {
-  std::error_code why;
-  if (!fs::is_directory(path, why)) return fail(errc::not_found, "there is no run directory " + path.string());
-  if (!fs::exists(path / "config.json", why))
-    return fail(errc::not_found, path.string() + " is no run directory: it has no config.json");
+  if (auto is_one = expect_run(path); !is_one) return fail(is_one.error());
   auto lock = take_lock(path);
   if (!lock) return fail(lock.error());
   if (auto clean = clean_up(path / "checkpoints"); !clean) return fail(clean.error());

@@ -1,91 +1,11 @@
-// The program `weir` from outside: what its users do, and what they do wrong.
+// The program `weir` from outside: runs, and what they leave.
 #include <algorithm>
-#include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
-#include "catch.hpp"
-#include "child.hpp"
+#include "support.hpp"
 #include "weir/policy/safetensors.hpp"
-#include "weir/runtime/files.hpp"
-
-namespace fs = std::filesystem;
-using namespace std::chrono_literals;
-using weir::testing::child;
 
 namespace {
-
-const std::string countdown = std::string(WEIR_CONFIGS) + "/countdown.json";
-
-/// A folder of its own, gone at the end.
-struct scratch {
-  fs::path path;
-  scratch() {
-    static int count = 0;
-    path = fs::temp_directory_path() / ("weir-app-test-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
-    fs::create_directories(path);
-  }
-  ~scratch() { fs::remove_all(path); }
-  std::string operator/(const std::string& name) const { return (path / name).string(); }
-};
-
-struct outcome {
-  int code = 0;
-  std::string output;
-  bool says(const std::string& text) const { return output.find(text) != std::string::npos; }
-};
-
-outcome weir_run(const scratch& place, std::vector<std::string> words, std::chrono::milliseconds longest = 120s) {
-  words.insert(words.begin(), WEIR_PROGRAM);
-  child c(std::move(words), place / "output.txt");
-  const int code = c.wait(longest);
-  return {code, c.output()};
-}
-
-/// `weir train` on Countdown, small enough for a test; further overrides come last.
-std::vector<std::string> small_run(const std::string& run_dir, const std::vector<std::string>& overrides = {}) {
-  std::vector<std::string> words{"train", countdown, "--run-dir", run_dir};
-  for (const char* o : {"warm_start.steps=60", "warm_start.batch=64", "warm_start.lr=5e-3", "warm_start.lr_warmup_steps=5", "trainer.steps=6", "trainer.batch_groups=4", "trainer.group_size=4",
-                        "trainer.max_staleness=0", "trainer.lr_decay=constant", "tasks.eval_count=16", "checkpoints.every=0"}) {
-    words.emplace_back("--set");
-    words.emplace_back(o);
-  }
-  for (const auto& o : overrides) {
-    words.emplace_back("--set");
-    words.push_back(o);
-  }
-  return words;
-}
-
-std::vector<nlohmann::json> metrics(const std::string& run_dir) {
-  std::vector<nlohmann::json> lines;
-  auto read = weir::read_jsonl_file(fs::path(run_dir) / "metrics.jsonl");
-  REQUIRE(read);
-  for (const auto& line : *read) lines.push_back(nlohmann::json::parse(line));
-  return lines;
-}
-
-/// The lines of training steps, without what depends on the clock.
-std::vector<nlohmann::json> steps(const std::string& run_dir) {
-  std::vector<nlohmann::json> out;
-  for (auto line : metrics(run_dir)) {
-    if (!line.contains("reward")) continue;
-    CHECK(line["engine_busy"].get<double>() <= 1);
-    CHECK(line["engine_busy"].get<double>() >= 0);
-    for (const char* key : {"loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour"}) REQUIRE(line.contains(key));
-    nlohmann::json kept;
-    for (const char* key : {"step", "loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour", "tokens_trained", "staleness_max"}) kept[key] = line[key];
-    out.push_back(kept);
-  }
-  return out;
-}
-
-std::string newest_checkpoint(const std::string& run_dir) {
-  std::vector<std::string> all;
-  for (const auto& entry : fs::directory_iterator(fs::path(run_dir) / "checkpoints")) all.push_back(entry.path().string());
-  REQUIRE_FALSE(all.empty());
-  return *std::max_element(all.begin(), all.end());
-}
 
 /// The bytes of every tensor of a learner's state.
 std::map<std::string, std::string> learner_state(const std::string& checkpoint) {
@@ -180,6 +100,55 @@ TEST_CASE("Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in 
   CHECK(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(std::min(before.size(), after.size())), after.begin()));
 }
 
+TEST_CASE("Ctrl-C in one long step of the warm start is heard within it") {
+  scratch place;
+  auto words = small_run(place / "run", {"warm_start.steps=3", "warm_start.batch=100000"});
+  words.insert(words.begin(), WEIR_PROGRAM);
+  for (const auto after : {100ms, 4000ms}) {  // in the demonstrations, and in what is learned from them
+    child c(words, place / "output.txt");
+    for (int i = 0; i < 3000 && !fs::exists(place / "run/run.log"); ++i) std::this_thread::sleep_for(10ms);
+    std::this_thread::sleep_for(after);
+    const auto begin = std::chrono::steady_clock::now();
+    c.signal(SIGINT);
+    CHECK(c.wait(60s) == 130);
+    CHECK(std::chrono::steady_clock::now() - begin < 5s);
+    INFO(c.output());
+    CHECK(c.output().find("weir resume") != std::string::npos);
+    CHECK((*weir::read_json_file(newest_checkpoint(place / "run") + "/state.json"))["warm_start_steps"] == 0);
+    words = {WEIR_PROGRAM, "resume", place / "run"};
+  }
+}
+
+TEST_CASE("the metrics of a run that was killed and resumed have every step of the warm start once, and one evaluation before") {
+  scratch place;
+  const auto dir = place / "run";
+  auto words = small_run(dir, {"warm_start.steps=200", "trainer.steps=1"});
+  auto count = [&] {
+    const auto text = weir::read_file(dir + "/metrics.jsonl");
+    return text ? std::count(text->begin(), text->end(), '\n') : 0;
+  };
+  for (const int signal : {SIGKILL, SIGINT, SIGKILL, 0}) {
+    words.insert(words.begin(), WEIR_PROGRAM);
+    child c(words, place / "output.txt");
+    for (int i = 0; i < 3000 && c.output().find("warm start") == std::string::npos; ++i) std::this_thread::sleep_for(10ms);
+    const auto enough = count() + 5;
+    for (int i = 0; i < 3000 && signal != 0 && count() < enough; ++i) std::this_thread::sleep_for(2ms);
+    if (signal != 0) c.signal(signal);
+    INFO(c.output());
+    CHECK(c.wait(60s) == (signal == 0 ? 0 : 128 + signal));
+    words = {"resume", dir};
+  }
+  std::vector<int> warm;
+  int evaluations = 0;
+  for (const auto& line : metrics(dir)) {
+    if (line.contains("warm_start_step")) warm.push_back(line["warm_start_step"]);
+    if (line.contains("evaluation") && line["step"] == 0) ++evaluations;
+  }
+  REQUIRE(warm.size() == 200);
+  for (int i = 0; i < 200; ++i) CHECK(warm[static_cast<std::size_t>(i)] == i + 1);
+  CHECK(evaluations == 1);
+}
+
 TEST_CASE("a run in which every episode fails says why and ends") {
   scratch place;
   const auto run = weir_run(place, small_run(place / "run", {"rollout.max_context=2", "warm_start.steps=0", "environment.most_dropped_groups=8"}));
@@ -206,91 +175,17 @@ TEST_CASE("an asynchronous run keeps to its staleness bound, with one engine and
   }
 }
 
-TEST_CASE("a wrong config names every wrong field, what was found, what is allowed, and the nearest right name") {
+TEST_CASE("on a pipe fast steps have a line a second at most, besides the first and the last") {
   scratch place;
-  REQUIRE(weir::write_file_atomically(place / "bad.json",
-                                      R"({"model": {"path": "x"}, "environment": {"name": "countdown"},
-                                          "trainer": {"learning_rate": 1, "lr": -1, "objective": "ppo", "group_size": 2.5}, "rolout": {}})"));
-  const auto bad = weir_run(place, {"train", place / "bad.json"});
-  INFO(bad.output);
-  CHECK(bad.code == 2);
-  for (const char* text : {"bad.json", "trainer.learning_rate", "trainer.lr", "-1", "trainer.objective", "ppo_clip", "trainer.group_size", "2.5", "rolout", "rollout"})
-    CHECK(bad.says(text));
-  CHECK_FALSE(fs::exists("runs"));
-
-  CHECK(weir_run(place, {"train", place / "none.json"}).says("none.json"));
-  const auto typo = weir_run(place, small_run(place / "run", {"trainer.stps=5"}));
-  CHECK(typo.code == 2);
-  CHECK(typo.says("trainer.steps"));
-  const auto environment = weir_run(place, small_run(place / "run", {"environment.name=countdwn"}));
-  CHECK(environment.code == 2);
-  CHECK(environment.says("countdown"));
-  const auto context = weir_run(place, small_run(place / "run", {"rollout.max_context=65"}));
-  CHECK(context.code == 2);
-  CHECK(context.says("max_position_embeddings"));
-  const auto model = weir_run(place, small_run(place / "run", {"model.path=/nowhere"}));
-  CHECK(model.code != 0);
-  CHECK(model.says("/nowhere"));
-  CHECK(weir_run(place, small_run(place / "run", {"model.random_init=false"})).says("random_init"));
-  for (const char* none : {"foo", "meta"}) {
-    const auto device = weir_run(place, small_run(place / "run", {std::string("model.device=") + none}));
-    CHECK(device.code == 2);
-    CHECK(device.says("model.device"));
-    CHECK_FALSE(device.says("frame #"));
-  }
-  CHECK_FALSE(fs::exists(place / "run"));
-  CHECK(weir_run(place, {"frobnicate"}).code == 2);
-  CHECK(weir_run(place, {"train", place / "none.json"}).code == 2);
-}
-
-TEST_CASE("--dry-run prints the whole resolved config, which is a config itself") {
-  scratch place;
-  const auto dry = weir_run(place, {"train", countdown, "--dry-run", "--set", "trainer.lr=1e-4"});
-  INFO(dry.output);
-  REQUIRE(dry.code == 0);
-  const auto resolved = nlohmann::json::parse(dry.output);
-  CHECK(resolved["trainer"]["lr"] == 1e-4);
-  CHECK(resolved["trainer"]["beta2"] == 0.95);
-  REQUIRE(weir::write_file_atomically(place / "again.json", dry.output));
-  CHECK(weir_run(place, {"train", place / "again.json", "--dry-run"}).output == dry.output);
-  CHECK(weir_run(place, {"train", "--fields"}).says("trainer.max_staleness"));
-}
-
-TEST_CASE("a run directory is used once, by one process, and resumed only if it is one") {
-  scratch place;
-  REQUIRE(weir_run(place, small_run(place / "run", {"trainer.steps=1"})).code == 0);
-  const auto again = weir_run(place, small_run(place / "run"));
-  CHECK(again.code != 0);
-  CHECK(again.says("resume"));
-  fs::create_directories(place / "empty");
-  CHECK(weir_run(place, {"resume", place / "empty"}).code != 0);
-  CHECK(weir_run(place, {"resume", place / "nothing"}).says("nothing"));
-  fs::resize_file(fs::path(newest_checkpoint(place / "run")) / "learner.safetensors", 100);
-  const auto damaged = weir_run(place, {"resume", place / "run", "--steps", "2"});
-  CHECK(damaged.code == 1);
-  CHECK(damaged.says("learner.safetensors"));
-}
-
-TEST_CASE("verify checks against the reference values, and exits with 1 beyond the tolerance") {
-  scratch place;
-  const std::string fixtures = WEIR_FIXTURES;
-  for (const char* model : {"qwen3-tiny", "qwen3-tiny-untied"}) {
-    const auto policy = weir_run(place, {"verify", "policy", fixtures + "/" + model});
-    INFO(policy.output);
-    CHECK(policy.code == 0);
-  }
-  CHECK(weir_run(place, {"verify", "tokenizer", fixtures + "/tokenizer-small/tokenizer.json", fixtures + "/tokenizer-small/golden.json"}).code == 0);
-  CHECK(weir_run(place, {"verify", "objectives", fixtures + "/objectives/golden.json"}).code == 0);
-  auto golden = *weir::read_json_file(fixtures + "/tokenizer-small/golden.json");
-  golden[3]["ids"].push_back(1);
-  REQUIRE(weir::write_file_atomically(place / "golden.json", golden.dump()));
-  const auto wrong = weir_run(place, {"verify", "tokenizer", fixtures + "/tokenizer-small/tokenizer.json", place / "golden.json"});
-  CHECK(wrong.code == 1);
-  CHECK(wrong.says("FAIL"));
-  CHECK(weir_run(place, {"verify", "policy", place / "nowhere"}).code == 1);
-}
-
-TEST_CASE("benchmarks are found beside the program") {
-  scratch place;
-  CHECK(weir_run(place, {"bench", "no-such-benchmark"}).code == 2);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto run = weir_run(place, small_run(place / "run", {"warm_start.steps=0", "trainer.steps=300", "trainer.batch_groups=1", "trainer.group_size=2",
+                                                             "evaluation.at_start=false", "evaluation.at_end=false"}));
+  const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  INFO(run.output);
+  REQUIRE(run.code == 0);
+  CHECK(run.says("\nstep 1/300 "));
+  CHECK(run.says("\nstep 300/300 "));
+  int lines = 0;
+  for (auto at = run.output.find("\nstep "); at != std::string::npos; at = run.output.find("\nstep ", at + 1)) ++lines;
+  CHECK(lines <= 2 + seconds);
 }

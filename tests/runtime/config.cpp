@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "catch.hpp"
+#include "weir/runtime/names.hpp"
 
 using nlohmann::json;
 
@@ -175,6 +176,22 @@ TEST_CASE("integers keep to their type's range and are never rounded") {
   CHECK_FALSE(problems(json::parse(R"({"trainer": {"seed": 18446744073709551616}})")).empty());
   CHECK_FALSE(problems(json::parse(R"({"trainer": {"shift": -9223372036854775809}})")).empty());
   CHECK_FALSE(problems(with("/trainer/sampling/top_p", 1e39)).empty());
+}
+
+TEST_CASE("the nearest of some names is found, if one is near") {
+  const std::vector<std::string> names{"train", "resume", "eval", "dry-run"};
+  CHECK(weir::nearest_name("trian", names) == "train");
+  CHECK(weir::nearest_name("Resume", names) == "resume");
+  CHECK(weir::nearest_name("evaluate", names) == std::nullopt);
+  CHECK(weir::nearest_name("dryrun", names) == "dry-run");
+  CHECK(weir::nearest_name("", names) == std::nullopt);
+  CHECK(weir::nearest_name("train", {}) == std::nullopt);
+}
+
+TEST_CASE("a string with a NUL, at which the system would end a path, is refused") {
+  using namespace std::string_literals;
+  CHECK(problems(with("/model", "a\0b"s)) == "  model: found string \"a\\u0000b\", needs string, not empty (without NUL characters)");
+  CHECK(problems(with("/trainer/sampling/stop", {"a", "\0"s})).starts_with("  trainer.sampling.stop[1]: found string \"\\u0000\""));
 }
 
 TEST_CASE("an unknown field names what was meant") {

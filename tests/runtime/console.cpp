@@ -273,6 +273,21 @@ TEST_CASE("a log goes to the console by level and to the file with its time") {
   CHECK(text.find("not shown") == std::string::npos);
 }
 
+TEST_CASE("a message takes one line of the log, whatever is in it") {
+  CHECK(weir::one_line("\n\na\nb\r\n\tc\x1b[31m\x7F ü\n\r\n") == "a\\nb\\x0d\\n\tc\\x1b[31m\\x7f ü");
+  CHECK(weir::one_line(std::string("\0", 1)) == "\\x00");
+  CHECK(weir::one_line("\n").empty());
+  temporary_folder folder;
+  auto pipe = make_pipe();
+  console screen(pipe.in.get(), always);
+  auto log = weir::logger::open(screen, folder / "run.log");
+  REQUIRE(log);
+  log->warn("it failed:\nline 2\n2020-01-01T00:00:00.000Z info forged\n");
+  CHECK(pipe.written() == "warning: it failed:\\nline 2\\n2020-01-01T00:00:00.000Z info forged\n");
+  const auto text = content(folder / "run.log");
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
+}
+
 TEST_CASE("a log without a file, at debug level") {
   auto pipe = make_pipe();
   console screen(pipe.in.get(), always);

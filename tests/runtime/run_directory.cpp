@@ -87,6 +87,14 @@ TEST_CASE("opening says what is missing") {
   REQUIRE_FALSE(empty);
   CHECK(empty.error().message.find("config.json") != std::string::npos);
   CHECK(entries(folder.path()) == 0);
+  put(folder / "config.json", "{}");
+  auto model = weir::run_directory::open(folder.path());
+  REQUIRE_FALSE(model);
+  CHECK(model.error().code == weir::errc::not_found);
+  CHECK(model.error().message.find("is no run directory: it holds a config.json, but neither lock") != std::string::npos);
+  CHECK(entries(folder.path()) == 1);
+  put(folder / "metrics.jsonl", "");  // a run whose lock someone deleted
+  CHECK(weir::run_directory::open(folder.path()));
 }
 
 TEST_CASE("a config or a checkpoint folder that cannot be read is an error, not an empty one") {

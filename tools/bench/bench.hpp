@@ -55,8 +55,16 @@ class report {
     std::fflush(stdout);
   }
 
-  /// The exit code.
+  /// The exit code: of the figures, and of whether they could be printed.
   int finish() const {
+    const int code = conclude();
+    if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+    std::perror((name_ + ": cannot write the figures").c_str());
+    return code != 0 ? code : 1;
+  }
+
+ private:
+  int conclude() const {
     if (!bad_.empty()) {
       std::fprintf(stderr, "%s: unknown option %s; there are --json, --check and --quick\n", name_.c_str(), bad_.c_str());
       return 2;
@@ -66,7 +74,6 @@ class report {
     return check_ && !short_.empty() ? 1 : 0;
   }
 
- private:
   std::string name_, bad_, short_;
   bool json_ = false, check_ = false, quick_ = false;
   nlohmann::ordered_json figures_ = nlohmann::ordered_json::array();

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "causal_lm_state.hpp"
 #include "weir/policy/safetensors.hpp"
@@ -32,7 +33,7 @@ result<std::vector<weight_file>> open_weights(const fs::path& directory) {
     if (!json->is_object() || !json->contains("weight_map") || !(*json)["weight_map"].is_object())
       return fail(errc::invalid_data, index.string() + ": has no object weight_map");
     for (const auto& [tensor, file] : (*json)["weight_map"].items()) {
-      if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
+      if (!file.is_string() || file.get<std::string>().find_first_of(std::string_view("/\0", 2)) != std::string::npos)
         return fail(errc::invalid_data, index.string() + ": weight_map." + tensor + " is no file name");
       names.insert(file.get<std::string>());
     }

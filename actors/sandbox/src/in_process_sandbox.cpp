@@ -11,8 +11,8 @@ namespace weir {
 
 in_process_sandbox::in_process_sandbox(caf::actor_config& config, sandbox_pool_actor pool,
                                        std::function<result<std::unique_ptr<environment>>()> make,
-                                       std::shared_ptr<const tokenizer> text)
-    : sandbox_actor::base(config), pool_(std::move(pool)), make_(std::move(make)), text_(std::move(text)) {}
+                                       std::shared_ptr<const tokenizer> text, std::shared_ptr<lost_text> lost)
+    : sandbox_actor::base(config), pool_(std::move(pool)), make_(std::move(make)), text_(std::move(text)), lost_(std::move(lost)) {}
 
 sandbox_actor::behavior_type in_process_sandbox::make_behavior() {
   return {[this](const run_episode& order) { begin(order); },
@@ -61,7 +61,10 @@ result<void> in_process_sandbox::give(const observation& next) {
     return {};
   }
   if (!text_) return fail(errc::invalid_argument, "the environment answers in text, and there is no tokenizer");
-  recorder_.given(text_->encode(std::get<std::string>(next)));
+  const bool prompt = recorder_.context().empty();
+  recorder_.given(lost_->encode(*text_, std::get<std::string>(next), [&] {
+    return (prompt ? "the environment's prompt for the task " : "an observation of the environment's at the task ") + order_.spec.task;
+  }));
   return {};
 }
 
@@ -115,12 +118,13 @@ void in_process_sandbox::fail_episode(const std::string& reason) {
 }
 
 sandbox_factory in_process_sandboxes(environment_type type, nlohmann::json settings,
-                                     std::shared_ptr<const tokenizer> text) {
-  return [type = std::move(type), settings = std::move(settings), text = std::move(text)](
+                                     std::shared_ptr<const tokenizer> text, std::shared_ptr<lost_text> lost) {
+  if (!lost) lost = std::make_shared<lost_text>();
+  return [type = std::move(type), settings = std::move(settings), text = std::move(text), lost = std::move(lost)](
              caf::actor_system& system, const sandbox_pool_actor& pool) -> sandbox_actor {
     auto make = [make = type.make, settings] { return make(settings); };
-    if (type.quick) return system.spawn<in_process_sandbox>(pool, std::move(make), text);
-    return system.spawn<in_process_sandbox, caf::detached>(pool, std::move(make), text);
+    if (type.quick) return system.spawn<in_process_sandbox>(pool, std::move(make), text, lost);
+    return system.spawn<in_process_sandbox, caf::detached>(pool, std::move(make), text, lost);
   };
 }
 

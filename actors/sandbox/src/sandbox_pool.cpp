@@ -120,7 +120,7 @@ bool sandbox_pool::make_sandbox() {
     idle_.push_back(std::move(made));
     return true;
   } catch (const std::exception& e) {
-    if (sandboxes_.empty()) throw std::runtime_error(std::string("no sandbox can be made: ") + e.what());
+    if (sandboxes_.empty()) throw std::runtime_error("no sandbox can be made: " + first_line(e.what()));
     settings_.sandboxes = static_cast<std::uint32_t>(sandboxes_.size());
     counts_.shortage = std::to_string(sandboxes_.size()) + " sandboxes can be made and no more: " + first_line(e.what());
     return false;

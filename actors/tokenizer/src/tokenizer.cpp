@@ -80,11 +80,11 @@ const added_token* tokenizer::impl::added_at(std::string_view text, bool normali
   return nullptr;
 }
 
-void tokenizer::impl::encode(std::string_view text, bool added, std::vector<token>& out) const {
+void tokenizer::impl::encode(std::string_view text, bool added, std::vector<token>& out, std::string* lost) const {
   auto normalize_and_encode = [&](std::string_view part) {
     std::string composed;
     if (nfc && !utf8::is_ascii(part) && !is_plainly_nfc(part)) part = composed = to_nfc(part);
-    auto plain = [&](std::string_view p) { encode_plain(p, out); };
+    auto plain = [&](std::string_view p) { encode_plain(p, out, lost); };
     if (added) split_added(part, true, plain, [&](token id) { out.push_back(id); });
     else plain(part);
   };
@@ -92,7 +92,7 @@ void tokenizer::impl::encode(std::string_view text, bool added, std::vector<toke
   else if (!text.empty()) normalize_and_encode(text);
 }
 
-void tokenizer::impl::encode_plain(std::string_view text, std::vector<token>& out) const {
+void tokenizer::impl::encode_plain(std::string_view text, std::vector<token>& out, std::string* lost) const {
   std::string prefixed;
   if (add_prefix_space && !text.starts_with(' ')) text = prefixed = " " + std::string(text);
   std::vector<std::string_view> words{text}, next;
@@ -103,10 +103,10 @@ void tokenizer::impl::encode_plain(std::string_view text, std::vector<token>& ou
     words.swap(next);
   }
   std::vector<token> scratch;
-  for (auto w : words) encode_word(w, scratch, out);
+  for (auto w : words) encode_word(w, scratch, out, lost);
 }
 
-void tokenizer::impl::encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out) const {
+void tokenizer::impl::encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out, std::string* lost) const {
   if (ignore_merges)
     if (auto whole = ids.find(std::string(word)); whole != ids.end()) {
       out.push_back(whole->second);
@@ -115,8 +115,12 @@ void tokenizer::impl::encode_word(std::string_view word, std::vector<token>& scr
   scratch.clear();
   for (char c : word) {
     const auto id = byte_ids[static_cast<unsigned char>(c)];
-    if (id >= 0) scratch.push_back(id);
-    else if (unknown) scratch.push_back(*unknown);
+    if (id >= 0) {
+      scratch.push_back(id);
+      continue;
+    }
+    if (unknown) scratch.push_back(*unknown);
+    if (lost != nullptr) lost->push_back(c);
   }
   merges.apply(scratch);
   out.insert(out.end(), scratch.begin(), scratch.end());
@@ -151,11 +155,11 @@ result<tokenizer> tokenizer::load(const std::filesystem::path& path) {
   return made;
 }
 
-std::vector<token> tokenizer::encode(std::string_view text, bool added) const {
+std::vector<token> tokenizer::encode(std::string_view text, bool added, std::string* lost) const {
   std::vector<token> out;
   out.reserve(text.size() / 3 + 8);
-  if (utf8::is_ascii(text)) impl_->encode(text, added, out);
-  else impl_->encode(utf8::repaired(text), added, out);
+  if (utf8::is_ascii(text)) impl_->encode(text, added, out, lost);
+  else impl_->encode(utf8::repaired(text), added, out, lost);
   return out;
 }
 

@@ -22,7 +22,8 @@ struct added_token {
 
 class tokenizer::impl {
  public:
-  void encode(std::string_view text, bool added, std::vector<token>& out) const;
+  /// Bytes that have no token are appended to `lost`, if it is not null; so below.
+  void encode(std::string_view text, bool added, std::vector<token>& out, std::string* lost) const;
 
   // Filled by the reader (read_tokenizer.cpp), constant after that.
   bool nfc = false;
@@ -39,8 +40,8 @@ class tokenizer::impl {
   std::array<bool, 256> added_begins{};           ///< bytes that begin an added token
 
  private:
-  void encode_plain(std::string_view text, std::vector<token>& out) const;
-  void encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out) const;
+  void encode_plain(std::string_view text, std::vector<token>& out, std::string* lost) const;
+  void encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out, std::string* lost) const;
   /// The longest added token of one kind that `text`, not empty, begins with; null if none.
   const added_token* added_at(std::string_view text, bool normalized) const noexcept;
   /// Calls plain(part) and found(token) in order for the added tokens of one kind.

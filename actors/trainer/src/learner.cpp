@@ -52,7 +52,7 @@ struct learner::impl {
                                                        std::vector<normalizer>& norms);
   at::Tensor weights(const at::Tensor& mask, const normalizer& norm) const;
   result<void> accumulate(micro_batch& m, const normalizer& norm, bool first_pass, weight_version version, totals& sum);
-  void find_proximal(std::vector<std::vector<sample>>& parts);
+  result<void> find_proximal(std::vector<std::vector<sample>>& parts, const std::stop_token& stop);
   result<double> apply(double lr, const std::string& what);
   result<void> train(std::vector<std::vector<sample>>& parts, const std::vector<normalizer>& norms, weight_version version,
                      double lr, const std::stop_token& stop, totals& sum);
@@ -92,6 +92,7 @@ result<std::vector<std::vector<sample>>> learner::impl::minibatches(std::span<co
     std::vector<double> rewards;
     for (const auto& t : batch[g].trajectories) rewards.push_back(t.reward);
     const auto advantages = group_advantages(rewards, settings.advantages, settings.advantage_eps);
+    if (std::any_of(advantages.begin(), advantages.end(), [](double a) { return a != 0; })) ++report.groups_trained;
     for (std::size_t i = 0; i < rewards.size(); ++i) {
       const auto& t = batch[g].trajectories[i];
       auto produced = check_trajectory(t, model.config().vocab_size);
@@ -168,10 +169,11 @@ result<void> learner::impl::accumulate(micro_batch& m, const normalizer& norm, b
 }
 
 /// The policy's own log-probabilities before the first of several minibatches changes it.
-void learner::impl::find_proximal(std::vector<std::vector<sample>>& parts) {
+result<void> learner::impl::find_proximal(std::vector<std::vector<sample>>& parts, const std::stop_token& stop) {
   at::NoGradGuard none;
   for (auto& part : parts)
     for (auto& m : make_micro_batches(part, settings.micro_batch_tokens, model.flat().device())) {
+      if (stop.stop_requested()) return fail(stopped());
       const auto flat = model.evaluate(m.packed, m.targets, static_cast<float>(settings.temperature)).logprobs.to(at::kCPU).contiguous();
       const auto* from = flat.data_ptr<float>();
       for (auto& s : m.samples) {
@@ -179,6 +181,7 @@ void learner::impl::find_proximal(std::vector<std::vector<sample>>& parts) {
         from += s.produced;
       }
     }
+  return {};
 }
 
 /// Clips the gradient and steps the optimizer. Returns the norm before clipping. A gradient of exactly 0 makes no step:
@@ -205,7 +208,8 @@ result<double> learner::impl::apply(double lr, const std::string& what) {
 
 result<void> learner::impl::train(std::vector<std::vector<sample>>& parts, const std::vector<normalizer>& norms, weight_version version,
                                   double lr, const std::stop_token& stop, totals& sum) {
-  if (settings.needs_proximal && parts.size() > 1) find_proximal(parts);
+  if (settings.needs_proximal && parts.size() > 1)
+    if (auto found = find_proximal(parts, stop); !found) return found;
   for (std::uint32_t pass = 0; pass < std::max<std::uint32_t>(settings.passes, 1); ++pass)
     for (std::size_t p = 0; p < parts.size(); ++p) {
       if (parts[p].empty()) continue;
@@ -273,6 +277,7 @@ result<double> learner::supervised_step(std::span<const trajectory> batch, doubl
     if (!std::isfinite(loss)) return fail(errc::numeric, "the supervised loss is not finite; the step was undone");
     part.backward();
   }
+  if (stop.stop_requested()) return fail(stopped());
   auto norm = impl_->apply(lr, "a supervised step");
   if (!norm) return fail(norm.error());
   return loss;

@@ -170,7 +170,7 @@ template <class Fields>
 void describe(Fields& f, trainer_section& c) {
   f("steps", c.steps, "training steps in all", at_least(1));
   f("batch_groups", c.batch_groups, "tasks a step", at_least(1), at_most(1'000'000));
-  f("group_size", c.group_size, "episodes a task", at_least(1), at_most(1'000'000));
+  f("group_size", c.group_size, "episodes a task, whose rewards are compared: one alone teaches nothing", at_least(2), at_most(1'000'000));
   f("max_staleness", c.max_staleness, "versions by which a token may be older than the step that uses it; 0: synchronous", at_most(1'000'000));
   f("objective", c.objective, "loss a token",
     one_of({"decoupled_ppo", "ppo_clip", "ppo_dual_clip", "truncated_is", "masked_is", "gspo", "cispo", "reinforce"}));

@@ -22,7 +22,7 @@ int bench(const std::string& name, bool json, bool check, bool quick) {
   const auto folder = fs::read_symlink("/proc/self/exe", failed).parent_path().parent_path() / "libexec" / "weir" / "bench";
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder, failed))
-    if (entry.path().extension().empty() && ::access(entry.path().c_str(), X_OK) == 0 && entry.is_regular_file())
+    if (entry.path().extension().empty() && ::access(entry.path().c_str(), X_OK) == 0 && entry.is_regular_file(failed))
       names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   std::string all;

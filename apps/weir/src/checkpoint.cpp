@@ -3,6 +3,7 @@
 #include <system_error>
 
 #include "weir/runtime/files.hpp"
+#include "weir/runtime/json_view.hpp"
 
 namespace weir::app {
 
@@ -20,7 +21,8 @@ result<void> copy_companions(const fs::path& from, const fs::path& to) {
   for (const auto& entry : fs::directory_iterator(from, failed)) {
     const auto name = entry.path().filename().string();
     const bool text = entry.path().extension() == ".json" || entry.path().extension() == ".txt" || entry.path().extension() == ".jinja";
-    if (!entry.is_regular_file() || !text || name == state_file || name.starts_with("golden") || name.ends_with(".index.json") || fs::exists(to / name))
+    std::error_code none;
+    if (!entry.is_regular_file(none) || !text || name == state_file || name.starts_with("golden") || name.ends_with(".index.json") || fs::exists(to / name, none))
       continue;
     fs::copy_file(entry.path(), to / name, failed);
     if (failed) return fail(os_error("cannot copy " + entry.path().string() + " to " + to.string(), failed.value()));
@@ -54,14 +56,17 @@ result<run_state> load_checkpoint(const fs::path& folder, learner& trained) {
   if (!read) return fail(read.error());
   run_state state;
   try {
-    if (read->at("format") != state_format)
-      return fail(errc::invalid_data, path.string() + ": its format is " + read->at("format").dump() + ", this program reads \"" + state_format + "\"");
-    state.warm_start_done = read->at("warm_start_done").get<bool>();
-    state.warm_start_steps = read->at("warm_start_steps").get<std::uint64_t>();
-    state.version = read->at("version").get<weight_version>();
-    state.data = data_position::from(read->at("groups_done_below").get<std::uint64_t>(), read->at("groups_done_above").get<std::vector<std::uint64_t>>());
-  } catch (const nlohmann::json::exception& e) {
-    return fail(errc::invalid_data, path.string() + ": " + e.what());
+    const json_view kept(*read, path.string());
+    if (kept.at("format").text() != state_format) kept.at("format").refuse("\"" + std::string(state_format) + "\", which this program reads");
+    state.warm_start_done = kept.at("warm_start_done").flag();
+    state.warm_start_steps = kept.at("warm_start_steps").natural();
+    state.version = kept.at("version").natural();
+    std::vector<std::uint64_t> above;
+    const auto listed = kept.at("groups_done_above");
+    for (std::size_t i = 0; i < listed.size(); ++i) above.push_back(listed.at(i).natural());
+    state.data = data_position::from(kept.at("groups_done_below").natural(), above);
+  } catch (const json_view::mismatch& e) {
+    return fail(errc::invalid_data, e.what());
   }
   if (auto loaded = trained.load_state(folder / learner_file); !loaded) return fail(loaded.error());
   return state;

@@ -2,12 +2,16 @@
 #include <csignal>
 #include <cstdio>
 #include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "bench.hpp"
 #include "run.hpp"
 #include "verify.hpp"
 #include "weir/app/main.hpp"
 #include "weir/policy/threads.hpp"
+#include "weir/runtime/names.hpp"
 
 namespace weir::app {
 
@@ -34,8 +38,11 @@ int train(const arguments& a, const environment_registry& known) {
   if (!config) return refuse(config.error());
   if (!a.run_dir.empty()) config->run_dir = a.run_dir;
   if (a.dry_run) {
-    if (auto parts = prepare(*config, known); !parts) return refuse(parts.error());
-    std::printf("%s\n", config_to_json(*config).dump(2).c_str());
+    auto parts = prepare(*config, known);
+    if (!parts) return refuse(parts.error());
+    if (auto fits = look_at_memory(*parts, true, true); !fits) return refuse(fits.error());
+    // A path of the command line may be no UTF-8.
+    std::printf("%s\n", config_to_json(*config).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return 0;
   }
   return start_run(*config, std::filesystem::path(a.config).stem().string(), known);
@@ -59,6 +66,45 @@ void add_config(CLI::App* command, arguments& a, bool required) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
+std::string list_of(const std::vector<std::string>& names) {
+  std::string all;
+  for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+/// The first word that a command line has and no command takes, with what may have been meant. The parser itself says that
+/// a command is missing where one is mistyped.
+std::optional<std::string> unknown_word(const CLI::App& app) {
+  const auto* level = &app;
+  std::string command = app.get_name();
+  while (!level->get_subcommands().empty()) {
+    level = level->get_subcommands().front();
+    command += " " + level->get_name();
+  }
+  const auto left = level->remaining();
+  if (left.empty()) return std::nullopt;
+  const auto word = left.front().substr(0, left.front().starts_with("-") ? left.front().find('=') : std::string::npos);
+  std::vector<std::string> names;
+  if (word.starts_with("-")) {
+    for (const auto* option : level->get_options())
+      for (const auto& name : option->get_lnames()) names.push_back(name);
+    const auto meant = nearest_name(word.substr(word.find_first_not_of('-') == std::string::npos ? 0 : word.find_first_not_of('-')), names);
+    return command + " has no option " + word + (meant ? "; did you mean --" + *meant + "?" : "; " + command + " --help lists what it has");
+  }
+  for (const auto* one : level->get_subcommands([](const CLI::App*) { return true; })) names.push_back(one->get_name());
+  if (names.empty()) return command + " takes no further argument, found \"" + word + "\"";
+  const auto meant = nearest_name(word, names);
+  return "unknown command \"" + word + "\"" + (meant ? "; did you mean " + *meant + "?" : "; " + command + " has " + list_of(names));
+}
+
+/// The exit code of a command line that runs nothing: help was asked for, or it is wrong.
+int end_parse(const CLI::App& app, const CLI::ParseError& e) {
+  const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
+  const bool looked_for = code == CLI::ExitCodes::RequiredError || code == CLI::ExitCodes::ExtrasError;
+  if (const auto unknown = looked_for ? unknown_word(app) : std::nullopt) return refuse({errc::invalid_argument, *unknown});
+  return app.exit(e) == 0 ? 0 : 2;
+}
+
 }  // namespace
 
 int main(int argc, char** argv, const environment_registry& known) {
@@ -74,7 +120,7 @@ int main(int argc, char** argv, const environment_registry& known) {
   auto* train_command = app.add_subcommand("train", "train a model as a config says");
   add_config(train_command, a, false);
   train_command->add_option("--run-dir", a.run_dir, "where the run leaves its files (default: runs/NAME-N)");
-  train_command->add_flag("--dry-run", a.dry_run, "check everything, print the whole resolved config, and stop");
+  train_command->add_flag("--dry-run", a.dry_run, "check everything, print the whole resolved config (and to stderr an estimate of its memory), and stop");
   train_command->add_flag("--fields", a.fields, "list every config field with its default, bounds and meaning");
 
   auto* resume_command = app.add_subcommand("resume", "go on with a run that was stopped");
@@ -105,7 +151,7 @@ int main(int argc, char** argv, const environment_registry& known) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? 0 : 2;
+    return printed(end_parse(app, e));
   }
   const auto chosen = [&]() -> int {
     if (train_command->parsed()) return train(a, known);
@@ -118,10 +164,9 @@ int main(int argc, char** argv, const environment_registry& known) {
     return bench(a.name, a.json, a.check, a.quick);
   };
   try {
-    return chosen();
+    return printed(chosen());
   } catch (const std::exception& e) {  // no memory, or a fault of libtorch's outside any actor
-    std::fprintf(stderr, "weir: %s\n", first_line(e.what()).c_str());
-    return 1;
+    return report({errc::internal, first_line(e.what())});
   }
 }
 

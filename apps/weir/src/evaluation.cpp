@@ -9,6 +9,7 @@
 
 #include "graph_parts.hpp"
 #include "weir/buffer/episode_collector.hpp"
+#include "weir/runtime/console.hpp"
 #include "weir/sandbox/in_process_sandbox.hpp"
 #include "weir/transport/inproc.hpp"
 #include "weir/weights/weight_store.hpp"
@@ -33,7 +34,7 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
   pool_settings.group_size = 1;
   auto tasks = std::make_shared<task_stream>(parts.eval_tasks, 0, false);
   auto pool = g.add<sandbox_pool>("sandboxes", pool_settings, tasks,
-                                  in_process_sandboxes(parts.environment, parts.config.environment.settings, parts.text));
+                                  in_process_sandboxes(parts.environment, parts.config.environment.settings, parts.text, parts.lost));
   auto engine = g.add_with_thread<rollout_engine>("rollout engine", parts.model, engine_settings_of(parts.config), shelf);
   auto store = g.add<weight_store>("weight store");
   auto collector = g.add<episode_collector>(
@@ -69,7 +70,7 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
 std::string summary(const evaluation_result& r) {
   auto text = fmt::format("{:.1f} % of {} held-back tasks solved, greedy ({:.1f} tokens an answer, mean reward {:.3f})", 100 * r.accuracy(), r.tasks,
                           r.tokens, r.reward);
-  if (r.failed > 0) text += fmt::format("; {} episodes failed, the first because {}", r.failed, r.first_failure);
+  if (r.failed > 0) text += fmt::format("; {} episodes failed, the first because {}", r.failed, one_line(r.first_failure));
   return text;
 }
 

@@ -19,6 +19,14 @@ int resume_run(const std::filesystem::path& folder, std::optional<std::uint64_t>
 /// `weir eval`: the greedy accuracy of a model directory, a checkpoint, or a run directory's newest checkpoint.
 int evaluate_model(const app_config& config, const environment_registry& known, bool json);
 
+/// `code`, if all that was printed has arrived; else 1 at least, and stderr says why. A reader that went away
+/// (weir train --fields | head) had what it wanted.
+int printed(int code);
+
+/// Says on stderr what memory a run, or an evaluation, will hold if that may be more than there is, or in any case if it is
+/// to be `shown`. An error if it is more than there is at all.
+result<void> look_at_memory(const run_parts& parts, bool training, bool shown = false);
+
 /// Prints what went wrong to stderr; the exit code for it.
 int report(const error& e);
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "weight_path.hpp"
 #include "weir/environment/guarded.hpp"
 #include "weir/runtime/files.hpp"
 #include "weir/runtime/random.hpp"
@@ -21,7 +22,7 @@ void make_absolute(nlohmann::json& root, const fs::path& base) {
     auto& s = root[section];
     if (!s.contains(field) || !s[field].is_string()) continue;
     const auto text = s[field].get<std::string>();
-    if (!text.empty()) s[field] = fs::absolute(fs::path(text).is_absolute() ? fs::path(text) : base / text).lexically_normal().string();
+    if (!text.empty()) s[field] = (base / text).lexically_normal().string();  // an absolute one stays
   }
 }
 
@@ -72,6 +73,26 @@ result<void> resolve_environment(run_parts& parts, const environment_registry& k
   return {};
 }
 
+/// Tasks that the environment made, as a task file would have them.
+result<std::vector<std::string>> written(const std::vector<nlohmann::json>& tasks, const char* which) {
+  std::vector<std::string> lines;
+  for (const auto& task : tasks) try {
+      lines.push_back(task.dump());
+    } catch (const nlohmann::json::exception&) {
+      return fail(errc::invalid_data, "the environment's generate_tasks: a text in " + std::string(which) + "[" + std::to_string(lines.size()) +
+                                          "] is no UTF-8");
+    }
+  return lines;
+}
+
+result<fs::path> working_directory() {
+  std::error_code failed;
+  auto path = fs::current_path(failed);
+  if (failed == std::errc::no_such_file_or_directory) return fail(errc::not_found, "the current directory was deleted: change to one that exists");
+  if (failed) return fail(os_error("the current directory cannot be told", failed.value()));
+  return path;
+}
+
 result<std::vector<std::string>> read_tasks(const std::string& path, const char* field) {
   auto lines = read_jsonl_file(path);
   if (!lines) return fail(lines.error().code, std::string(field) + ": " + lines.error().message);
@@ -89,8 +110,10 @@ result<void> resolve_tasks(run_parts& parts) {
       return parts.environment.generate_tasks(parts.config.environment.settings, c.eval_count, parts.config.seed);
     });
     if (!split) return fail(split.error());
-    for (const auto& task : split->train) parts.train_tasks.push_back(task.dump());
-    for (const auto& task : split->eval) parts.eval_tasks.push_back(task.dump());
+    auto train = written(split->train, "train"), eval = written(split->eval, "eval");
+    if (!train || !eval) return fail(train ? eval.error() : train.error());
+    parts.train_tasks = std::move(*train);
+    parts.eval_tasks = std::move(*eval);
   } else {
     auto lines = read_tasks(c.train, "tasks.train");
     if (!lines) return fail(lines.error());
@@ -115,18 +138,21 @@ result<void> check_together(const run_parts& parts) {
                                           std::to_string(c.trainer.batch_groups));
   if (c.trainer.objective == "gspo" && c.trainer.aggregation != "sequence_mean_token_mean")
     return fail(errc::invalid_config, "trainer.aggregation: gspo needs sequence_mean_token_mean, found " + c.trainer.aggregation);
+  if (auto transport = weight_transport(c); !transport) return fail(transport.error());
   return {};
 }
 
 }  // namespace
 
 result<app_config> read_app_config(const fs::path& file, const std::vector<std::string>& overrides) {
+  auto here = working_directory();
+  if (!here) return fail(here.error());
   auto root = read_json_file(file);
   if (!root) return fail(root.error());
-  make_absolute(*root, fs::absolute(file).parent_path());
+  make_absolute(*root, (*here / file).parent_path());
   for (const auto& text : overrides)
     if (auto applied = apply_override(*root, text); !applied) return fail(applied.error());
-  make_absolute(*root, fs::current_path());
+  make_absolute(*root, *here);
   return read_config<app_config>(*root, file.string());
 }
 
@@ -143,6 +169,33 @@ result<run_parts> prepare(const app_config& config, const environment_registry& 
   if (auto done = resolve_tasks(parts); !done) return fail(done.error());
   if (auto done = check_together(parts); !done) return fail(done.error());
   return parts;
+}
+
+namespace {
+
+/// A text for a message, in quotes, cut between characters.
+std::string quoted(const std::string& text) {
+  constexpr std::size_t most = 120;
+  auto end = std::min(most, text.size());
+  while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
+  return nlohmann::json(text.substr(0, end)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + (end < text.size() ? "..." : "");
+}
+
+}  // namespace
+
+std::optional<std::string> news_of_lost_text(const run_parts& parts, bool eval) {
+  const auto first = parts.lost->news();
+  if (!first) return std::nullopt;
+  const auto& file = eval ? parts.config.tasks.eval : parts.config.tasks.train;
+  const std::string origin = file.empty() ? "made by the environment itself" : (eval ? "tasks.eval, " : "tasks.train, ") + file;
+  return "text that has no token is left out; the tokenizer of " + parts.config.model.path + " must know the symbols of the tasks. First, " +
+         quoted(first->text) + " lost " + quoted(first->lost) + ": " + first->place.substr(0, 200) + " (" + origin + ")";
+}
+
+std::optional<std::string> all_lost_text(const run_parts& parts) {
+  const auto all = parts.lost->so_far();
+  if (all.texts < 2) return std::nullopt;
+  return std::to_string(all.texts) + " texts lost " + std::to_string(all.bytes) + " bytes that have no token";
 }
 
 result<causal_lm> first_model(const run_parts& parts) {

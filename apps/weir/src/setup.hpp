@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "weir/actors/types.hpp"
 #include "weir/environment/environment.hpp"
 #include "weir/policy/causal_lm.hpp"
+#include "weir/tokenizer/lost_text.hpp"
 #include "weir/tokenizer/tokenizer.hpp"
 
 namespace weir::app {
@@ -23,6 +25,7 @@ struct run_parts {
   app_config config;
   causal_lm_config model;
   std::shared_ptr<const tokenizer> text;
+  std::shared_ptr<lost_text> lost = std::make_shared<lost_text>();  ///< what the tokenizer could not say; this grows
   environment_type environment;
   std::vector<std::string> train_tasks;
   std::vector<std::string> eval_tasks;  ///< may be empty
@@ -39,6 +42,12 @@ struct run_parts {
 
 /// Errors name the field or the file.
 result<run_parts> prepare(const app_config& config, const environment_registry& known);
+
+/// A warning, once, that text was left out: what, and of which task. `eval`: it was at work on the held-back ones.
+std::optional<std::string> news_of_lost_text(const run_parts& parts, bool eval);
+
+/// In the end: how much it was. Nothing if it was no more than the first text.
+std::optional<std::string> all_lost_text(const run_parts& parts);
 
 /// The model as a run begins: random, or from its files.
 result<causal_lm> first_model(const run_parts& parts);

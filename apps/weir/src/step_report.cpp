@@ -9,9 +9,16 @@
 
 namespace weir::app {
 
+using namespace std::chrono_literals;
+
 namespace {
 
-constexpr std::uint64_t plain_lines = 20;  ///< of a whole run, when nobody watches a terminal
+// Where nobody watches a terminal, a run has as many lines, whatever the number of its steps: at least so far apart, and
+// at most.
+constexpr std::uint64_t plain_lines = 20;
+constexpr auto plain_least = 1s;
+constexpr auto plain_most = 60s;
+constexpr auto failure_least = 10s;  ///< between two lines on steps that failed
 
 double resident_megabytes() {
   std::ifstream statm("/proc/self/statm");
@@ -23,7 +30,7 @@ double resident_megabytes() {
 }  // namespace
 
 step_reporter::step_reporter(const run_parts& parts, run_files& files, std::size_t engines, weight_version start)
-    : config_(parts.config), files_(files), engines_(engines), remaining_(static_cast<double>(parts.config.trainer.steps)), start_(start) {
+    : parts_(parts), config_(parts.config), files_(files), engines_(engines), remaining_(static_cast<double>(parts.config.trainer.steps)), start_(start) {
   remaining_.update(static_cast<double>(start), 0);
 }
 
@@ -78,6 +85,7 @@ void step_reporter::step(const training_step& s) {
             {"entropy", l.entropy},
             {"lr", s.lr},
             {"samples", l.sequences},
+            {"groups_trained", l.groups_trained},
             {"samples_trained", l.sequences_trained},
             {"tokens_trained", l.tokens_trained},
             {"buffer_waiting", buffer_.waiting},
@@ -88,6 +96,7 @@ void step_reporter::step(const training_step& s) {
             {"episodes_retried", pool_.retried},
             {"groups_dropped", pool_.dropped_groups},
             {"groups_stale", buffer_.stale},
+            {"texts_without_token", parts_.lost->so_far().texts},
             {"weights_live", weights_.live},
             {"weights_live_seconds", weights_.live_seconds},
             {"weights_transfer_seconds", transfer_seconds_},
@@ -98,7 +107,8 @@ void step_reporter::step(const training_step& s) {
     if (!s.failure.empty()) line["failure"] = s.failure;
   }
   if (auto written = files_.metrics.append(line); !written) files_.log.error("metrics: " + written.error().message);
-  if (!s.failure.empty()) files_.log.error("step " + std::to_string(s.version) + " failed: " + s.failure);
+  if (!s.failure.empty()) tell_failure(s);
+  else warn_of_equal_rewards(s);
   warn_of_losses();
   show(s, busy, samples_per_second);
 }
@@ -117,6 +127,7 @@ void step_reporter::warn_of_losses() {
     files_.log.warn(fmt::format("{} groups dropped so far; the latest episode failed because {}", pool_.dropped_groups, pool_.last_failure));
   }
   if (!pool_.shortage.empty() && !std::exchange(told_shortage_, true)) files_.log.warn(pool_.shortage + " (environment.sandboxes)");
+  if (const auto lost = news_of_lost_text(parts_, false)) files_.log.warn(*lost);
   if (weights_.failures > told_weights_) {
     told_weights_ = weights_.failures;
     files_.log.warn("weights not taken: " + weights_.last_failure);
@@ -145,9 +156,38 @@ void step_reporter::show(const training_step& s, double busy, double samples_per
                                 all, s.learned.reward, 100 * s.learned.success, s.staleness_mean, s.staleness_max, samples_per_second, 100 * busy,
                                 left ? "  " + format_duration(*left) + " left" : std::string());
   if (files_.screen.is_live()) return files_.screen.status(text);
-  // A pipe gets a line now and then, whatever the number of steps.
-  const auto mark = s.version * plain_lines / std::max<std::uint64_t>(all, 1);
-  if (std::exchange(shown_, mark) != mark || s.version == all || s.version == start_ + 1) files_.screen.line(text);
+  if (due(s.version)) files_.screen.line(text);
+}
+
+/// Once, and again when it went on ten times as long: steps that learn nothing look like any others.
+void step_reporter::warn_of_equal_rewards(const training_step& s) {
+  equal_steps_ = s.learned.groups_trained > 0 ? 0 : equal_steps_ + 1;
+  if (equal_steps_ < tell_equal_at_) return;
+  tell_equal_at_ *= 10;
+  files_.log.warn(fmt::format("nothing was learned from the rewards of the last {} steps: all episodes of each task had equal rewards (mean {:.3f}, {:.1f} % solved). The tasks may be "
+                              "too hard or too easy for the model, or trainer.group_size ({}) too small",
+                              equal_steps_, s.learned.reward, 100 * s.learned.success, config_.trainer.group_size));
+}
+
+/// Whether a step has a line of its own on a pipe: the first and the last one do.
+bool step_reporter::due(weight_version version) {
+  const auto now = clock::now();
+  const auto mark = version * plain_lines / std::max<std::uint64_t>(config_.trainer.steps, 1);
+  const auto past = now - shown_at_;
+  const bool ends = version == config_.trainer.steps || version == start_ + 1;
+  if (!ends && past < plain_most && (mark == shown_ || past < plain_least)) return false;
+  shown_ = mark;
+  shown_at_ = now;
+  return true;
+}
+
+/// All failures are in the metrics; of many in a short time the log has some.
+void step_reporter::tell_failure(const training_step& s) {
+  const auto now = clock::now();
+  if (told_failed_ > 0 && now - told_failed_at_ < failure_least) return;
+  const auto untold = s.failed_steps - std::exchange(told_failed_, s.failed_steps) - 1;
+  told_failed_at_ = now;
+  files_.log.error(fmt::format("step {} failed: {}{}", s.version, s.failure, untold > 0 ? fmt::format(" ({} more failed before it)", untold) : ""));
 }
 
 }  // namespace weir::app

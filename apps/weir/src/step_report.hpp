@@ -35,14 +35,15 @@ class step_reporter {
 
   std::uint64_t samples();
 
-  /// Says once, and again when it went on, that episodes fail: a broken environment otherwise looks like a slow one. From
-  /// any thread, now and then.
+  /// Says once, and again when it went on, that episodes fail: a broken environment otherwise looks like a slow one. Also
+  /// what else is amiss. From any thread, now and then.
   void warn_of_losses();
 
   /// Why nothing will come of it any more, if that is so: only failed episodes for `environment.most_dropped_groups`.
   std::optional<error> lost_cause();
 
  private:
+  static constexpr std::uint64_t equal_steps_least = 10;
   using clock = std::chrono::steady_clock;
   template <class T>
   void set(T& place, const T& value) {
@@ -50,7 +51,11 @@ class step_reporter {
     place = value;
   }
   void show(const training_step& s, double busy, double samples_per_second);
+  bool due(weight_version version);
+  void tell_failure(const training_step& s);
+  void warn_of_equal_rewards(const training_step& s);
 
+  const run_parts& parts_;
   const app_config& config_;
   run_files& files_;
   std::mutex mutex_;
@@ -73,6 +78,10 @@ class step_reporter {
   double last_busy_ = 0;
   std::uint64_t last_engine_tokens_ = 0;
   std::uint64_t shown_ = 0;
+  clock::time_point shown_at_{};
+  std::uint64_t told_failed_ = 0;
+  clock::time_point told_failed_at_{};
+  std::uint64_t equal_steps_ = 0, tell_equal_at_ = equal_steps_least;  ///< in a row
 };
 
 }  // namespace weir::app

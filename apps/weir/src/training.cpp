@@ -22,7 +22,7 @@ namespace {
 
 // On Ctrl-C the program is gone within five seconds: a step under way gets the first of them.
 constexpr auto step_grace = 1500ms;
-constexpr auto drain_deadline = 3500ms;
+constexpr auto drain_deadline = 2700ms;
 constexpr auto end_grace = 500ms;
 
 trainer_settings trainer_settings_of(const app_config& config) {
@@ -45,7 +45,7 @@ class training_graph {
     assembly_ = graph_.add<group_assembly>("group assembly", c.trainer.group_size);
     pool_ = graph_.add<sandbox_pool>("sandboxes", pool_settings_of(parts, parts.sampling),
                                      std::make_shared<task_stream>(parts.train_tasks, c.seed, c.tasks.shuffle),
-                                     in_process_sandboxes(parts.environment, c.environment.settings, parts.text), start.data,
+                                     in_process_sandboxes(parts.environment, c.environment.settings, parts.text, parts.lost), start.data,
                                      [report](const sandbox_pool_counts& counts) { report->pool(counts); });
     store_ = graph_.add<weight_store>("weight store", weight_store_settings{}, [report](const weight_store_state& s) { report->weights(s); });
     node_store_ = store_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "graph_parts.hpp"
-#include "weir/transport/load.hpp"
 
 namespace weir::app {
 
@@ -35,37 +34,46 @@ std::vector<delta_range> ranges_of(const manifest& layout, dtype type) {
 
 }  // namespace
 
+result<std::optional<known_transport>> weight_transport(const app_config& config) {
+  const auto& w = config.weights;
+  if (w.transport == "inproc") return std::optional<known_transport>{};
+  auto settings = settings_of(w.options);
+  if (!settings) return fail(settings.error());
+  auto found = load_transport(w.transport, *settings);
+  if (!found) return fail(errc::invalid_config, (found.error().code == errc::invalid_config ? "weights.options: " : "weights.transport: ") + found.error().message);
+  if (!found->make) return fail(errc::invalid_config, "weights.transport: " + w.transport + " makes no transport");
+  return std::optional(std::move(*found));
+}
+
 result<weight_path> make_weight_path(const app_config& config, const manifest& layout, logger& log) {
   const auto& w = config.weights;
   const auto bytes = published_bytes(config, layout);
   auto shelf = std::make_shared<weight_shelf>();
   // Each engine holds a version and may be taking another; one more is being written.
   const auto regions = config.rollout.engines + 2;
-  if (w.transport == "inproc") {
+  auto found = weight_transport(config);
+  if (!found) return fail(found.error());
+  if (!*found) {
     auto writer = snapshot_writer::make(shelf, bytes, regions);
     if (!writer) return fail(writer.error());
     return weight_path{shelf, shelf, std::move(*writer), nullptr, {}, {}};
   }
-  auto settings = settings_of(w.options);
-  if (!settings) return fail(settings.error());
-  auto found = load_transport(w.transport, *settings);
-  if (!found) return fail(errc::invalid_config, "weights.transport: " + found.error().message);
+  const auto& maker = (*found)->make;
   broadcast_settings b;
   b.bytes = bytes;
   b.ranges = ranges_of(layout, published_type(config));
   b.shape = *read_shape(w.plan);
   b.delta = w.delta == "auto" ? delta_use::automatic : w.delta == "on" ? delta_use::on : delta_use::off;
-  auto sender = broadcast_sender::make(found->make, b, {{}, [&log](const std::string& text) { log.warn("weights: " + text); }});
+  auto sender = broadcast_sender::make(maker, b, {{}, [&log](const std::string& text) { log.warn("weights: " + text); }});
   if (!sender) return fail(sender.error().code, "weights.transport " + w.transport + ": " + sender.error().message);
-  // The trainer's, and one that the broadcast still reads while the next is written.
-  auto writer = snapshot_writer::make(shelf, [s = *sender] { return s->allocate(); }, 4);
+  auto writer = snapshot_writer::make(shelf, [s = *sender] { return s->allocate(); }, snapshots_at_trainer);
   if (!writer) return fail(writer.error());
   receiver_settings r;
   r.name = "engines";
   r.source = (*sender)->address();
   r.bytes = bytes;
   r.slots = regions;
-  return weight_path{shelf, std::make_shared<weight_shelf>(), std::move(*writer), *sender, found->make, r};
+  return weight_path{shelf, std::make_shared<weight_shelf>(), std::move(*writer), *sender, maker, r};
 }
 
 }  // namespace weir::app

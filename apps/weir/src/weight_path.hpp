@@ -1,12 +1,22 @@
 #pragma once
 // How weights come from the trainer to the engines of a run, by the config's section `weights`.
 
+#include <optional>
+
 #include "app_config.hpp"
 #include "run_files.hpp"
 #include "weir/actors/manifest.hpp"
+#include "weir/transport/load.hpp"
 #include "weir/weights/weight_links.hpp"
 
 namespace weir::app {
+
+/// Versions in the trainer's memory where they are sent on: one that is read, one that a delta starts from, one that waits,
+/// and one that is written.
+inline constexpr std::size_t snapshots_at_trainer = 4;
+
+/// The transport of `weights.transport`, with its options; none for "inproc". Errors name the field.
+result<std::optional<known_transport>> weight_transport(const app_config& config);
 
 struct weight_path {
   std::shared_ptr<weight_shelf> written;       ///< what the trainer publishes

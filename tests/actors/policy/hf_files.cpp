@@ -179,6 +179,9 @@ TEST_CASE("shards load as one file does, through the index") {
   outside["model.norm.weight"] = "../elsewhere.safetensors";
   spill(index, json{{"weight_map", outside}}.dump());
   says(s.refusal(), {"index.json", "model.norm.weight"});
+  outside["model.norm.weight"] = std::string("model-00001-of-00002.safetensors\0x", 34);
+  spill(index, json{{"weight_map", outside}}.dump());
+  says(s.refusal(), {"index.json", "model.norm.weight"});
   spill(index, json{{"weights", map}}.dump());
   says(s.refusal(), {"index.json", "weight_map"});
   spill(index, "{");

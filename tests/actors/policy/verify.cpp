@@ -115,6 +115,7 @@ TEST_CASE("files that cannot be used are errors that name them") {
     INFO(numbers);
     spill(model / "golden.json", numbers);
     CHECK(failure().find("golden.json") != std::string::npos);
+    CHECK(failure().find("exception") == std::string::npos);
   }
   fs::remove(model / "golden.safetensors");
   CHECK(failure().find("golden.safetensors") != std::string::npos);

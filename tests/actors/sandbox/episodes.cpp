@@ -212,3 +212,38 @@ TEST_CASE("a context that grew too long truncates; one that was too long from th
     CHECK(w.out->record_count() == 0);
   }
 }
+
+TEST_CASE("text that has no token is counted, and the first of it kept with where it came from") {
+  // Knows the letters of "no" and the space, and nothing else.
+  auto few = weir::tokenizer::parse(R"({"model": {"type": "BPE", "vocab": {"n": 0, "o": 1, "\u0120": 2}, "merges": []},
+                                        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}})",
+                                    "few.json");
+  REQUIRE(few);
+  auto lost = std::make_shared<weir::lost_text>();
+  auto turns = std::make_shared<int>(0);
+  world w(settings_of(1, 1, 3), kind([=] {
+            environment_script s;
+            s.reset = [=](const nlohmann::json&, std::uint64_t) -> result<observation> {
+              *turns = 0;
+              return observation("no no");
+            };
+            s.step = [=](const weir::action&) -> result<step_result> {
+              step_result out;
+              out.terminated = ++*turns == 3;
+              out.next = *turns == 1 ? "no: n\u00f6" : "not";
+              return out;
+            };
+            return s;
+          }),
+          {.lost = lost}, std::make_shared<const weir::tokenizer>(*few));
+  w.grant(2);
+  REQUIRE(w.records(2));
+  const auto first = lost->news();
+  REQUIRE(first);
+  CHECK(first->text == "no: n\u00f6");
+  CHECK(first->lost == ":\u00f6");
+  CHECK(first->place.starts_with("an observation of the environment's at the task "));
+  CHECK_FALSE(lost->news());
+  CHECK(lost->so_far().texts == 4);
+  CHECK(lost->so_far().bytes == 8);
+}

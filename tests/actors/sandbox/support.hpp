@@ -210,6 +210,7 @@ struct world {
     std::size_t most_sandboxes = 1'000'000;  ///< no thread for another
     data_position position{};
     std::vector<std::string> tasks = numbered_tasks(1000);
+    std::shared_ptr<lost_text> lost = nullptr;
   };
 
   world(sandbox_pool_settings settings, environment_type type, options chosen,
@@ -217,7 +218,7 @@ struct world {
       : runtime(actor_runtime::with<caf::id_block::weir_actors>(chosen.threads)),
         pool(g.add_with_thread<sandbox_pool>(
             "pool", settings, std::make_shared<task_stream>(std::move(chosen.tasks), 0, false),
-            [this, most = chosen.most_sandboxes, make = in_process_sandboxes(std::move(type), {}, std::move(text))](
+            [this, most = chosen.most_sandboxes, make = in_process_sandboxes(std::move(type), {}, std::move(text), chosen.lost)](
                 caf::actor_system& system, const sandbox_pool_actor& owner) {
               std::lock_guard lock(made_mutex);
               if (sandboxes.size() >= most) throw std::runtime_error("no more threads");

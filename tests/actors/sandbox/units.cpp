@@ -126,6 +126,36 @@ TEST_CASE("demonstrations are a function of the seed and their number") {
         static_cast<std::ptrdiff_t>(text->encode("375=38:").size()));
   CHECK(first.success);
 
+  const auto length = static_cast<std::int64_t>(first.tokens.size());
+  for (const std::int64_t most : {length, length - 1}) {
+    weir::demonstration_source bounded(std::move(*weir::countdown().make(nlohmann::json::object())), shared,
+                                       std::make_shared<weir::task_stream>(tasks, 1, false), 5, most);
+    const auto taken = bounded.take(0, 1);
+    CHECK(taken.has_value() == (most == length));
+    if (taken) continue;
+    CHECK(taken.error().message.find(R"({"digits":[3,7,5],"target":38})") != std::string::npos);
+    CHECK(taken.error().message.find("rollout.max_context, " + std::to_string(most)) != std::string::npos);
+  }
+  auto lost = std::make_shared<weir::lost_text>();
+  auto few = weir::tokenizer::parse(R"({"model": {"type": "BPE", "vocab": {"3": 0, "5": 1, "7": 2, ":": 3, "*": 4, "+": 5}, "merges": []},
+                                        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}})", "few.json");
+  REQUIRE(few);
+  weir::demonstration_source losing(std::move(*weir::countdown().make(nlohmann::json::object())), std::make_shared<const weir::tokenizer>(*few),
+                                    std::make_shared<weir::task_stream>(tasks, 1, false), 5, 100, lost);
+  REQUIRE(losing.take(0, 1));
+  const auto news = lost->news();
+  REQUIRE(news);
+  CHECK(news->text == "375=38:");
+  CHECK(news->lost == "=8");
+  CHECK(news->place == "the environment's prompt for the task " + tasks[0]);
+  CHECK(lost->so_far().texts == 2);
+  CHECK(lost->so_far().bytes == 3);  // the answer's semicolon
+  std::stop_source stop;
+  stop.request_stop();
+  const auto stopped = source(5).take(0, 1, stop.get_token());
+  REQUIRE_FALSE(stopped);
+  CHECK(stopped.error().code == weir::errc::unavailable);
+
   auto silent = source(5, std::move(*made({}))).take(0, 1);
   REQUIRE_FALSE(silent);
   CHECK(silent.error().code == weir::errc::unsupported);

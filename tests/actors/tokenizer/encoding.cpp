@@ -266,3 +266,23 @@ TEST_CASE("four threads encode alike") {
   for (auto& thread : threads) thread.join();
   CHECK(wrong == 0);
 }
+
+TEST_CASE("bytes that have no token are told, whether an unknown token stands for them or nothing") {
+  for (const bool unknown : {false, true}) {
+    auto t = changed([&](nlohmann::json& j) {
+      j["model"]["vocab"] = {{"a", 0}, {"b", 1}, {"ab", 2}, {"?", 3}};
+      j["model"]["merges"] = {"a b"};
+      j["added_tokens"] = nlohmann::json::array();
+      if (unknown) j["model"]["unk_token"] = "?";
+    });
+    REQUIRE(t);
+    std::string lost = "so far ";
+    CHECK(t->encode("abxa\u00e9", true, &lost) == (unknown ? ids{2, 3, 0, 3, 3} : ids{2, 0}));
+    CHECK(lost == "so far x\u00e9");
+    lost.clear();
+    t->encode("aba?b", false, &lost);
+    CHECK(lost.empty());
+    t->encode("\xFF", true, &lost);
+    CHECK(lost == replacement);
+  }
+}

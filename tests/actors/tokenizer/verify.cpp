@@ -68,7 +68,11 @@ TEST_CASE("a golden file that is none is an error that names it") {
     REQUIRE_FALSE(outcome);
     CHECK(outcome.error().code == weir::errc::invalid_data);
     CHECK(outcome.error().message.find("golden.json") != std::string::npos);
+    CHECK(outcome.error().message.find("exception") == std::string::npos);
   }
+  const auto text = against([](auto& g) { g[2]["text"] = 3; });
+  REQUIRE_FALSE(text);
+  CHECK(text.error().message.ends_with("golden.json: [2].text is 3, needs a string"));
   const auto none = weir::verify_tokenizer(small_folder, small_folder / "no.json");
   REQUIRE_FALSE(none);
   CHECK(none.error().code == weir::errc::not_found);

@@ -126,6 +126,7 @@ TEST_CASE("leaving out what has no advantage changes only the time") {
   REQUIRE(report);
   CHECK(report->sequences == 16);
   CHECK(report->sequences_trained == 8);
+  CHECK(report->groups_trained == 2);
 }
 
 TEST_CASE("a batch without any advantage changes nothing, whether it is computed or left out") {
@@ -143,6 +144,7 @@ TEST_CASE("a batch without any advantage changes nothing, whether it is computed
   CHECK(report->gradient_norm == 0);
   CHECK(report->reward == Approx(0.3));
   CHECK(report->sequences_trained == (s.skip_zero_advantage ? 0 : 6));
+  CHECK(report->groups_trained == 0);
   REQUIRE(l.step({}, 2, rate));
   CHECK(state_of(l) == before);
 }

@@ -11,7 +11,8 @@
 //   }
 //
 // A field is a bool, an integer, a float or double, a std::string, a std::vector of these, a std::optional of these
-// (null: absent), a nlohmann::json (passed through as it is), or another described struct. Numbers are finite, as JSON's are.
+// (null: absent), a nlohmann::json (passed through as it is), or another described struct. Numbers are finite, as JSON's are;
+// strings hold no NUL.
 
 #include <concepts>
 #include <cstdint>

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace weir {
 
@@ -59,6 +60,10 @@ class console {
   bool drawn_ = false;
   std::optional<clock::time_point> last_;
 };
+
+/// `text` without line ends about it, and those within, like other control characters, written as \\n and \\x1b: what an
+/// exception or an environment said takes one line.
+std::string one_line(std::string_view text);
 
 /// "42s", "2m 03s", "5h 07m", "3d 04h"; "?" if it is no finite number or negative.
 std::string format_duration(double seconds);

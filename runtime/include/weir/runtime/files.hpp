@@ -22,12 +22,13 @@ result<void> write_file_atomically(const std::filesystem::path& path, std::strin
 /// The whole file; an error if it is longer than `most` bytes.
 result<std::string> read_file(const std::filesystem::path& path, std::uint64_t most = std::uint64_t{1} << 30);
 
-/// A JSON file. Errors name file, line and column. Duplicate keys are errors: one of the two was meant.
+/// A JSON file. Errors name file, line and column; of a number beyond a double, the field as well. Duplicate keys are
+/// errors: one of the two was meant.
 result<nlohmann::json> read_json_file(const std::filesystem::path& path);
 result<nlohmann::json> parse_json(std::string_view text, const std::string& origin);
 
-/// One JSON value a line. Blank lines are passed over; a byte-order mark and CRLF are accepted. Errors name the line.
-/// Returns the lines' text, checked.
+/// One JSON value a line. Blank lines are passed over; a byte-order mark and CRLF are accepted. Errors name file, line and
+/// column. Returns the lines' text, checked.
 result<std::vector<std::string>> read_jsonl_file(const std::filesystem::path& path);
 
 /// Syncs a folder, so that what was renamed into it survives a crash.

@@ -55,8 +55,8 @@ class run_directory {
   /// uses it: named by its process id), io.
   static result<run_directory> create(const std::filesystem::path& path, const nlohmann::ordered_json& resolved_config);
 
-  /// Opens one to go on, and removes what unfinished checkpoints left. Errors: not_found (names what is missing),
-  /// unavailable, io.
+  /// Opens one to go on, and removes what unfinished checkpoints left. Errors: not_found (names what is missing; nothing
+  /// is left there), unavailable, io.
   static result<run_directory> open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const noexcept { return path_; }

@@ -10,15 +10,18 @@
 #include "weir/environment/environment.hpp"
 #include "weir/sandbox/episode_recorder.hpp"
 #include "weir/sandbox/sandbox_pool.hpp"
+#include "weir/tokenizer/lost_text.hpp"
 #include "weir/tokenizer/tokenizer.hpp"
 
 namespace weir {
 
 class in_process_sandbox : public sandbox_actor::base {
  public:
-  /// `make` is called before the first episode, and before the next one for as long as it fails.
+  /// `make` is called before the first episode, and before the next one for as long as it fails. `lost` hears of the
+  /// environment's text that has no token.
   in_process_sandbox(caf::actor_config& config, sandbox_pool_actor pool,
-                     std::function<result<std::unique_ptr<environment>>()> make, std::shared_ptr<const tokenizer> text);
+                     std::function<result<std::unique_ptr<environment>>()> make, std::shared_ptr<const tokenizer> text,
+                     std::shared_ptr<lost_text> lost);
 
   sandbox_actor::behavior_type make_behavior() override;
   void on_exit() override;
@@ -37,6 +40,7 @@ class in_process_sandbox : public sandbox_actor::base {
   std::function<result<std::unique_ptr<environment>>()> make_;
   std::unique_ptr<environment> environment_;
   std::shared_ptr<const tokenizer> text_;
+  std::shared_ptr<lost_text> lost_;
   episode_recorder recorder_;
   run_episode order_;
   bool busy_ = false;
@@ -44,8 +48,9 @@ class in_process_sandbox : public sandbox_actor::base {
 };
 
 /// Makes in-process sandboxes for `pool`'s factory. `settings` are the environment's own; `type.make` has accepted them
-/// once before, so that a failure here is the environment's, and fails the episode.
+/// once before, so that a failure here is the environment's, and fails the episode. `lost`, shared by all of them, hears of
+/// the environments' text that has no token.
 sandbox_factory in_process_sandboxes(environment_type type, nlohmann::json settings,
-                                     std::shared_ptr<const tokenizer> text);
+                                     std::shared_ptr<const tokenizer> text, std::shared_ptr<lost_text> lost = nullptr);
 
 }  // namespace weir

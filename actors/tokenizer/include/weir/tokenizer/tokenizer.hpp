@@ -28,8 +28,9 @@ class tokenizer {
 
   /// Added tokens, special ones included, are recognised in the text, as HF does by default; with `added` false they
   /// are text like any other: for text that is not to be trusted. Invalid UTF-8 becomes U+FFFD first. A byte that the
-  /// vocabulary does not have becomes the unknown token, or nothing if there is none.
-  std::vector<token> encode(std::string_view text, bool added = true) const;
+  /// vocabulary does not have becomes the unknown token, or nothing if there is none; it is appended to `lost`, if that is
+  /// given.
+  std::vector<token> encode(std::string_view text, bool added = true, std::string* lost = nullptr) const;
 
   /// Ids outside the vocabulary are passed over. Bytes that are no UTF-8 become U+FFFD.
   std::string decode(std::span<const token> tokens, bool skip_special = false) const;

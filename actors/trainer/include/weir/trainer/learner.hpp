@@ -42,6 +42,7 @@ struct step_report {
   double entropy = 0;        ///< nats, of the policy at the sampling temperature
   double reward = 0;         ///< mean over the batch's trajectories
   double success = 0;        ///< fraction of them
+  std::int64_t groups_trained = 0;     ///< with rewards that differ; the others have no advantage, and no gradient
   std::int64_t sequences = 0;          ///< in the batch
   std::int64_t sequences_trained = 0;  ///< not left out
   std::int64_t tokens_trained = 0;
@@ -63,7 +64,8 @@ class learner {
   result<step_report> step(std::span<const trajectory_group> batch, weight_version version, double lr,
                            const std::stop_token& stop = {});
 
-  /// One step of supervised learning: mean cross-entropy of the tokens with mask 1. Returns the loss.
+  /// One step of supervised learning: mean cross-entropy of the tokens with mask 1. Returns the loss. Errors as of `step`;
+  /// `stop` is looked at before each micro-batch.
   result<double> supervised_step(std::span<const trajectory> batch, double lr, const std::stop_token& stop = {});
 
   /// Forgets moments and step count, as between warm start and reinforcement learning.
