@@ -1,23 +1,5 @@
 // The program `weir` from outside: runs, and what they leave.
-#include <algorithm>
-#include <map>
-
 #include "support.hpp"
-#include "weir/policy/safetensors.hpp"
-
-namespace {
-
-/// The bytes of every tensor of a learner's state.
-std::map<std::string, std::string> learner_state(const std::string& checkpoint) {
-  auto file = weir::safetensors_file::open(fs::path(checkpoint) / "learner.safetensors");
-  REQUIRE(file);
-  std::map<std::string, std::string> out;
-  for (const auto& [name, e] : file->entries()) out[name] = {reinterpret_cast<const char*>(e.bytes.data()), e.bytes.size()};
-  out["step"] = file->metadata().at("step");
-  return out;
-}
-
-}  // namespace
 
 TEST_CASE("a run leaves config, metrics and a checkpoint that another run can start from") {
   scratch place;
@@ -35,12 +17,15 @@ TEST_CASE("a run leaves config, metrics and a checkpoint that another run can st
   for (std::size_t i = 0; i < 6; ++i) CHECK(lines[i]["step"] == i + 1);
 
   const auto checkpoint = newest_checkpoint(place / "run");
-  for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors", "learner.safetensors", "state.json"})
+  for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors",
+                           "learner.safetensors", "state.json"})
     CHECK(fs::exists(fs::path(checkpoint) / file));
-  const auto next = weir_run(place, small_run(place / "next", {"model.path=" + checkpoint, "model.random_init=false", "warm_start.steps=0", "trainer.steps=1"}));
+  const auto next = weir_run(place, small_run(place / "next", {"model.path=" + checkpoint, "model.random_init=false",
+                                                               "warm_start.steps=0", "trainer.steps=1"}));
   INFO(next.output);
   CHECK(next.code == 0);
-  const auto eval = weir_run(place, {"eval", countdown, "--model", checkpoint, "--json", "--set", "tasks.eval_count=16"});
+  const auto eval =
+      weir_run(place, {"eval", countdown, "--model", checkpoint, "--json", "--set", "tasks.eval_count=16"});
   INFO(eval.output);
   REQUIRE(eval.code == 0);
   CHECK(nlohmann::json::parse(eval.output)["tasks"] == 16);
@@ -75,11 +60,14 @@ TEST_CASE("a resumed synchronous run equals one that was not stopped, bit for bi
   CHECK(learner_state(newest_checkpoint(place / "whole")) == learner_state(newest_checkpoint(place / "half")));
 }
 
-TEST_CASE("Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in every phase, and the run goes on from there") {
+TEST_CASE(
+    "Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in every phase, and the run goes on from "
+    "there") {
   scratch place;
   for (const char* phase : {"warm start 1/", "step 1/"}) {
     const auto dir = place / (std::string("run-") + (phase[0] == 'w' ? "warm" : "train"));
-    auto words = small_run(dir, {"warm_start.steps=" + std::string(phase[0] == 'w' ? "100000" : "60"), "trainer.steps=100000"});
+    auto words =
+        small_run(dir, {"warm_start.steps=" + std::string(phase[0] == 'w' ? "100000" : "60"), "trainer.steps=100000"});
     words.insert(words.begin(), WEIR_PROGRAM);
     child c(words, place / "output.txt");
     for (int i = 0; i < 6000 && c.output().find(phase) == std::string::npos; ++i) std::this_thread::sleep_for(10ms);
@@ -97,7 +85,8 @@ TEST_CASE("Ctrl-C leaves a checkpoint and exit code 130 within five seconds, in 
   CHECK(resumed.code == 0);
   const auto after = steps(place / "run-train");
   REQUIRE(after.size() >= before.size());
-  CHECK(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(std::min(before.size(), after.size())), after.begin()));
+  CHECK(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(std::min(before.size(), after.size())),
+                   after.begin()));
 }
 
 TEST_CASE("Ctrl-C in one long step of the warm start is heard within it") {
@@ -119,7 +108,9 @@ TEST_CASE("Ctrl-C in one long step of the warm start is heard within it") {
   }
 }
 
-TEST_CASE("the metrics of a run that was killed and resumed have every step of the warm start once, and one evaluation before") {
+TEST_CASE(
+    "the metrics of a run that was killed and resumed have every step of the warm start once, and one evaluation "
+    "before") {
   scratch place;
   const auto dir = place / "run";
   auto words = small_run(dir, {"warm_start.steps=200", "trainer.steps=1"});
@@ -130,7 +121,8 @@ TEST_CASE("the metrics of a run that was killed and resumed have every step of t
   for (const int signal : {SIGKILL, SIGINT, SIGKILL, 0}) {
     words.insert(words.begin(), WEIR_PROGRAM);
     child c(words, place / "output.txt");
-    for (int i = 0; i < 3000 && c.output().find("warm start") == std::string::npos; ++i) std::this_thread::sleep_for(10ms);
+    for (int i = 0; i < 3000 && c.output().find("warm start") == std::string::npos; ++i)
+      std::this_thread::sleep_for(10ms);
     const auto enough = count() + 5;
     for (int i = 0; i < 3000 && signal != 0 && count() < enough; ++i) std::this_thread::sleep_for(2ms);
     if (signal != 0) c.signal(signal);
@@ -151,7 +143,8 @@ TEST_CASE("the metrics of a run that was killed and resumed have every step of t
 
 TEST_CASE("a run in which every episode fails says why and ends") {
   scratch place;
-  const auto run = weir_run(place, small_run(place / "run", {"rollout.max_context=2", "warm_start.steps=0", "environment.most_dropped_groups=8"}));
+  const auto run = weir_run(place, small_run(place / "run", {"rollout.max_context=2", "warm_start.steps=0",
+                                                             "environment.most_dropped_groups=8"}));
   INFO(run.output);
   CHECK(run.code == 1);
   CHECK(run.says("every episode fails"));
@@ -163,7 +156,9 @@ TEST_CASE("an asynchronous run keeps to its staleness bound, with one engine and
   scratch place;
   for (const char* engines : {"1", "2"}) {
     const auto dir = place / (std::string("run") + engines);
-    const auto run = weir_run(place, small_run(dir, {"trainer.max_staleness=2", "trainer.steps=30", std::string("rollout.engines=") + engines, "environment.sandboxes=11"}));
+    const auto run =
+        weir_run(place, small_run(dir, {"trainer.max_staleness=2", "trainer.steps=30",
+                                        std::string("rollout.engines=") + engines, "environment.sandboxes=11"}));
     INFO(run.output);
     REQUIRE(run.code == 0);
     const auto lines = steps(dir);
@@ -178,7 +173,8 @@ TEST_CASE("an asynchronous run keeps to its staleness bound, with one engine and
 TEST_CASE("on a pipe fast steps have a line a second at most, besides the first and the last") {
   scratch place;
   const auto begin = std::chrono::steady_clock::now();
-  const auto run = weir_run(place, small_run(place / "run", {"warm_start.steps=0", "trainer.steps=300", "trainer.batch_groups=1", "trainer.group_size=2",
+  const auto run = weir_run(place, small_run(place / "run", {"warm_start.steps=0", "trainer.steps=300",
+                                                             "trainer.batch_groups=1", "trainer.group_size=2",
                                                              "evaluation.at_start=false", "evaluation.at_end=false"}));
   const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   INFO(run.output);

@@ -27,7 +27,8 @@ run_parts a_run() {
 }
 
 double bytes_of(const std::vector<memory_need>& needs, const std::string& what) {
-  const auto found = std::find_if(needs.begin(), needs.end(), [&](const memory_need& n) { return n.what.starts_with(what); });
+  const auto found =
+      std::find_if(needs.begin(), needs.end(), [&](const memory_need& n) { return n.what.starts_with(what); });
   return found == needs.end() ? -1 : found->bytes;
 }
 
@@ -64,12 +65,18 @@ TEST_CASE("memory: each part follows from its fields") {
 }
 
 TEST_CASE("memory: too much of what is firm is an error, of the rest or of what is free a warning") {
-  const std::vector<memory_need> needs{{"cache", 600, "a.b"}, {"copies", 300, "c.d"}, {"at most", 200, "e.f", false}, {"elsewhere", 5000, "g", true, false}};
-  auto check = [&](std::uint64_t most, std::uint64_t available) { return check_memory(needs, weir::memory_limits{most, available, "this machine"}); };
+  const std::vector<memory_need> needs{{"cache", 600, "a.b"},
+                                       {"copies", 300, "c.d"},
+                                       {"at most", 200, "e.f", false},
+                                       {"elsewhere", 5000, "g", true, false}};
+  auto check = [&](std::uint64_t most, std::uint64_t available) {
+    return check_memory(needs, weir::memory_limits{most, available, "this machine"});
+  };
   auto much = check(899, 899);
   REQUIRE_FALSE(much);
   CHECK(much.error().code == weir::errc::invalid_config);
-  for (const char* text : {"900 B", "at most 1.1 kB", "899 B (this machine)", "cache", "600 B  a.b", "not counted"}) CHECK(much.error().message.find(text) != std::string::npos);
+  for (const char* text : {"900 B", "at most 1.1 kB", "899 B (this machine)", "cache", "600 B  a.b", "not counted"})
+    CHECK(much.error().message.find(text) != std::string::npos);
   for (const auto& [most, available] : {std::pair{900U, 900U}, {1099U, 1099U}, {5000U, 1099U}, {5000U, 10U}}) {
     auto tight = check(most, available);
     REQUIRE(tight);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "catch.hpp"
 #include "child.hpp"
+#include "weir/policy/safetensors.hpp"
 #include "weir/runtime/files.hpp"
 
 namespace fs = std::filesystem;
@@ -51,8 +53,10 @@ inline outcome shell_run(const scratch& place, const std::string& script) {
 /// `weir train` on Countdown, small enough for a test; further overrides come last.
 inline std::vector<std::string> small_run(const std::string& run_dir, const std::vector<std::string>& overrides = {}) {
   std::vector<std::string> words{"train", countdown, "--run-dir", run_dir};
-  for (const char* o : {"warm_start.steps=60", "warm_start.batch=64", "warm_start.lr=5e-3", "warm_start.lr_warmup_steps=5", "trainer.steps=6", "trainer.batch_groups=4", "trainer.group_size=4",
-                        "trainer.max_staleness=0", "trainer.lr_decay=constant", "tasks.eval_count=16", "checkpoints.every=0"}) {
+  for (const char* o :
+       {"warm_start.steps=60", "warm_start.batch=64", "warm_start.lr=5e-3", "warm_start.lr_warmup_steps=5",
+        "trainer.steps=6", "trainer.batch_groups=4", "trainer.group_size=4", "trainer.max_staleness=0",
+        "trainer.lr_decay=constant", "tasks.eval_count=16", "checkpoints.every=0"}) {
     words.emplace_back("--set");
     words.emplace_back(o);
   }
@@ -78,9 +82,12 @@ inline std::vector<nlohmann::json> steps(const std::string& run_dir) {
     if (!line.contains("reward")) continue;
     CHECK(line["engine_busy"].get<double>() <= 1);
     CHECK(line["engine_busy"].get<double>() >= 0);
-    for (const char* key : {"loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour"}) REQUIRE(line.contains(key));
+    for (const char* key : {"loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour"})
+      REQUIRE(line.contains(key));
     nlohmann::json kept;
-    for (const char* key : {"step", "loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour", "tokens_trained", "staleness_max"}) kept[key] = line[key];
+    for (const char* key : {"step", "loss", "gradient_norm", "reward", "solved", "entropy", "kl_behaviour",
+                            "tokens_trained", "staleness_max"})
+      kept[key] = line[key];
     out.push_back(kept);
   }
   return out;
@@ -88,7 +95,19 @@ inline std::vector<nlohmann::json> steps(const std::string& run_dir) {
 
 inline std::string newest_checkpoint(const std::string& run_dir) {
   std::vector<std::string> all;
-  for (const auto& entry : fs::directory_iterator(fs::path(run_dir) / "checkpoints")) all.push_back(entry.path().string());
+  for (const auto& entry : fs::directory_iterator(fs::path(run_dir) / "checkpoints"))
+    all.push_back(entry.path().string());
   REQUIRE_FALSE(all.empty());
   return *std::max_element(all.begin(), all.end());
+}
+
+/// The bytes of every tensor of a learner's state.
+inline std::map<std::string, std::string> learner_state(const std::string& checkpoint) {
+  auto file = weir::safetensors_file::open(fs::path(checkpoint) / "learner.safetensors");
+  REQUIRE(file);
+  std::map<std::string, std::string> out;
+  for (const auto& [name, e] : file->entries())
+    out[name] = {reinterpret_cast<const char*>(e.bytes.data()), e.bytes.size()};
+  out["step"] = file->metadata().at("step");
+  return out;
 }

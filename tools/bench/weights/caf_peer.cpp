@@ -53,7 +53,8 @@ result<double> measure_caf(const std::string& program, std::uint64_t bytes, int 
     const auto begin = std::chrono::steady_clock::now();
     for (std::uint64_t sent = 0; sent < bytes; sent += message) {
       bool whole = false;
-      self->request(*there, caf::infinite, payload).receive([&](std::uint64_t n) { whole = n == message; }, [](const caf::error&) {});
+      self->request(*there, caf::infinite, payload)
+          .receive([&](std::uint64_t n) { whole = n == message; }, [](const caf::error&) {});
       if (!whole) return fail(errc::unavailable, "a CAF message did not arrive");
     }
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

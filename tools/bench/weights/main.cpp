@@ -1,6 +1,6 @@
 // Weight sync: one source, receivers as processes of their own, every version checked bit for bit; beside it what the
-// machine's memory does and, where they are installed, what others do. Without options: the figures that Weir has targets
-// for. With any of --transport, --bytes, ...: that one broadcast.
+// machine's memory does and, where they are installed, what others do. Without options: the figures that Weir has
+// targets for. With any of --transport, --bytes, ...: that one broadcast.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -40,7 +40,8 @@ double memcpy_seconds(std::uint64_t bytes) {
 /// Hosts made of network namespaces for as long as it lives; the benchmark itself is on the first.
 class network {
  public:
-  network(const std::string& program, std::size_t count, const std::string& rate) : prefix_("weir" + std::to_string(::getpid()) + "h"), count_(count) {
+  network(const std::string& program, std::size_t count, const std::string& rate)
+      : prefix_("weir" + std::to_string(::getpid()) + "h"), count_(count) {
     script_ = "'" + (std::filesystem::path(program).parent_path() / "weights-peers" / "hosts").string() + "'";
     up_ = std::system((script_ + " up " + prefix_ + " " + std::to_string(count) + " " + rate).c_str()) == 0;
   }
@@ -68,7 +69,8 @@ std::optional<spread_outcome> run(const std::string& name, const std::string& pr
   return {};
 }
 
-void add_all(report& r, const std::string& name, const spread_settings& s, const spread_outcome& outcome, double copying) {
+void add_all(report& r, const std::string& name, const spread_settings& s, const spread_outcome& outcome,
+             double copying) {
   const auto gigabytes = 1e-9 * static_cast<double>(s.bytes);
   r.add(name + ": time", 1e3 * outcome.seconds, "ms");
   r.add(name + ": a receiver", gigabytes / outcome.seconds, "GB/s");
@@ -101,11 +103,16 @@ int one(report& r, const std::string& program, const options& o) {
 /// On hosts of their own: this process is started anew on the first of them.
 int on_hosts(report& r, const std::string& program, const options& o) {
   network hosts(program, o.hosts + 1, o.rate);
-  if (!hosts.up()) return std::cerr << "no network namespaces with links of " << o.rate << ": that takes root, ip and tc (apt install iproute2)\n", 1;
+  if (!hosts.up())
+    return std::cerr << "no network namespaces with links of " << o.rate
+                     << ": that takes root, ip and tc (apt install iproute2)\n",
+           1;
   const auto spread = [&](std::size_t receivers) {
-    std::string command = "ip netns exec " + hosts.name(0) + " '" + program + "' --on " + hosts.name(0).substr(0, hosts.name(0).size() - 1) +
-                          " --transport " + o.spread.transport + " --bytes " + std::to_string(o.spread.bytes) + " --receivers " + std::to_string(receivers) +
-                          " --plan " + o.plan + " --rounds " + std::to_string(o.spread.rounds) + " --chunk " + std::to_string(o.spread.chunk);
+    std::string command = "ip netns exec " + hosts.name(0) + " '" + program + "' --on " +
+                          hosts.name(0).substr(0, hosts.name(0).size() - 1) + " --transport " + o.spread.transport +
+                          " --bytes " + std::to_string(o.spread.bytes) + " --receivers " + std::to_string(receivers) +
+                          " --plan " + o.plan + " --rounds " + std::to_string(o.spread.rounds) + " --chunk " +
+                          std::to_string(o.spread.chunk);
     std::FILE* pipe = ::popen(command.c_str(), "r");
     double seconds = 0;
     const bool got = pipe != nullptr && std::fscanf(pipe, "%lf", &seconds) == 1;
@@ -137,7 +144,9 @@ int suite(report& r, const std::string& program, const options& o) {
   const auto peer = [&](const std::string& which, std::size_t receivers) -> std::optional<double> {
     auto seconds = measure_peer(which, program, s.bytes, receivers, 3);
     if (!seconds) return std::cerr << which << ": " << seconds.error().message << "\n", std::nullopt;
-    r.add(which + ", " + std::to_string(receivers) + (receivers == 1 ? " receiver: a receiver" : " receivers: a receiver"), gigabytes / *seconds, "GB/s");
+    r.add(which + ", " + std::to_string(receivers) +
+              (receivers == 1 ? " receiver: a receiver" : " receivers: a receiver"),
+          gigabytes / *seconds, "GB/s");
     return *seconds;
   };
   const auto copying = memcpy_seconds(s.bytes);
@@ -151,8 +160,12 @@ int suite(report& r, const std::string& program, const options& o) {
   r.add("4 receivers, mapped: time for one, copied / time", copied / mapped4, "x", 1 / 1.1);
   if (auto t = peer("gloo", 1)) r.add("1 receiver, copied: gloo's time / time", *t / copied, "x", 3);
   if (auto t = peer("caf", 1)) r.add("1 receiver, copied: CAF messages' time / time", *t / copied, "x", 15);
-  if (auto t = peer("gloo", 4)) r.add("4 receivers, copied: gloo's time / time", *t / copied4, "x"), r.add("4 receivers, mapped: gloo's time / time", *t / mapped4, "x", 4);
-  if (auto t = peer("mpi", 4)) r.add("4 receivers, copied: MPI's time / time", *t / copied4, "x"), r.add("4 receivers, mapped: MPI's time / time", *t / mapped4, "x", 2);
+  if (auto t = peer("gloo", 4))
+    r.add("4 receivers, copied: gloo's time / time", *t / copied4, "x"),
+        r.add("4 receivers, mapped: gloo's time / time", *t / mapped4, "x", 4);
+  if (auto t = peer("mpi", 4))
+    r.add("4 receivers, copied: MPI's time / time", *t / copied4, "x"),
+        r.add("4 receivers, mapped: MPI's time / time", *t / mapped4, "x", 2);
   s.transport = "tcp";
   const auto wire = spread(1, sharing::wire, "wire");
   if (auto rate = measure_iperf(s.streams)) {
@@ -168,7 +181,8 @@ int suite(report& r, const std::string& program, const options& o) {
     const auto over = spread(1, sharing::wire, "its tcp");
     if (auto rate = measure_ucx_perftest(s.bytes / 4)) {
       r.add("ucx_perftest, tcp", 1e-9 * *rate, "GB/s");
-      r.add("ucx, 1 receiver, its tcp: ucx_perftest's time / time", static_cast<double>(s.bytes) / *rate / over, "x", 0.9);
+      r.add("ucx, 1 receiver, its tcp: ucx_perftest's time / time", static_cast<double>(s.bytes) / *rate / over, "x",
+            0.9);
     } else {
       std::cerr << rate.error().message << "\n";
     }
@@ -196,7 +210,8 @@ int main(int argc, char** argv) {
   one_group->add_option("--bytes", o.spread.bytes, "of a version")->transform(CLI::AsSizeValue(false));
   one_group->add_option("--receivers", o.spread.receivers);
   one_group->add_option("--plan", o.plan, "auto, direct, chain, tree");
-  one_group->add_option("--share", o.share, "how a receiver on this machine gets the bytes: map, copy, wire")->check(CLI::IsMember({"map", "copy", "wire"}));
+  one_group->add_option("--share", o.share, "how a receiver on this machine gets the bytes: map, copy, wire")
+      ->check(CLI::IsMember({"map", "copy", "wire"}));
   one_group->add_option("--delta-fraction", o.spread.delta_fraction, "of the words that change: sends deltas");
   one_group->add_option("--chunk", o.spread.chunk, "bytes")->transform(CLI::AsSizeValue(false));
   one_group->add_option("--streams", o.spread.streams, "of tcp");
@@ -216,7 +231,9 @@ int main(int argc, char** argv) {
   const auto program = std::filesystem::absolute(argv[0]).string();
   if (!on.empty()) {
     o.spread.listen = network::address(0);
-    o.spread.prefix = [on](std::size_t i) { return std::vector<std::string>{"ip", "netns", "exec", on + std::to_string(i + 1)}; };
+    o.spread.prefix = [on](std::size_t i) {
+      return std::vector<std::string>{"ip", "netns", "exec", on + std::to_string(i + 1)};
+    };
     o.spread.receiver_listen = [](std::size_t i) { return network::address(i + 1); };
     const auto outcome = run("on hosts", program, o.spread);
     if (outcome) std::cout << outcome->seconds << std::endl;

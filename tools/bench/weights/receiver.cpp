@@ -17,7 +17,8 @@ namespace {
 double cpu_seconds() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
-  return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + 1e-6 * static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+  return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
 }  // namespace
@@ -34,7 +35,9 @@ int run_receiver(const std::vector<std::string>& words) {
   std::optional<arrived_weights> news;
   receiver_handlers handlers;
   handlers.on_arrived = [&](const arrived_weights& w) { news = w; };
-  handlers.on_notice = [&](const std::string& text) { std::fprintf(stderr, "receiver %s: %s\n", settings.name.c_str(), text.c_str()); };
+  handlers.on_notice = [&](const std::string& text) {
+    std::fprintf(stderr, "receiver %s: %s\n", settings.name.c_str(), text.c_str());
+  };
   auto data = transport_of(words[1], share, std::stoul(words[6]));
   if (!data) {
     std::fprintf(stderr, "receiver %s: %s\n", words[0].c_str(), data.error().message.c_str());
@@ -58,8 +61,9 @@ int run_receiver(const std::vector<std::string>& words) {
       const auto w = *std::exchange(news, std::nullopt);
       const auto used = cpu_seconds() - cpu;
       const auto hash = XXH3_128bits(w.bytes.data(), w.bytes.size());
-      std::printf("%llu %016llx%016llx %llu %.6f %d %d\n", static_cast<unsigned long long>(w.version), static_cast<unsigned long long>(hash.high64),
-                  static_cast<unsigned long long>(hash.low64), static_cast<unsigned long long>(w.wire_bytes), used, w.delta ? 1 : 0, w.mapped ? 1 : 0);
+      std::printf("%llu %016llx%016llx %llu %.6f %d %d\n", static_cast<unsigned long long>(w.version),
+                  static_cast<unsigned long long>(hash.high64), static_cast<unsigned long long>(hash.low64),
+                  static_cast<unsigned long long>(w.wire_bytes), used, w.delta ? 1 : 0, w.mapped ? 1 : 0);
       std::fflush(stdout);
       receiver.adopted(w.version);
       cpu = cpu_seconds();

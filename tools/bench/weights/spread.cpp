@@ -25,13 +25,15 @@ constexpr auto longest_round = 120s;
 double cpu_seconds() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
-  return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + 1e-6 * static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
+  return static_cast<double>(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+         1e-6 * static_cast<double>(used.ru_utime.tv_usec + used.ru_stime.tv_usec);
 }
 
 std::string hash_of(std::span<const std::byte> bytes) {
   const auto h = XXH3_128bits(bytes.data(), bytes.size());
   char text[33];
-  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(h.high64), static_cast<unsigned long long>(h.low64));
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(h.high64),
+                static_cast<unsigned long long>(h.low64));
   return text;
 }
 
@@ -105,8 +107,9 @@ class spread {
     for (std::size_t i = 0; i < settings_.receivers; ++i) {
       auto words = settings_.prefix ? settings_.prefix(i) : std::vector<std::string>{};
       const auto listen = settings_.receiver_listen ? settings_.receiver_listen(i) : std::string("127.0.0.1:0");
-      for (const auto& w : {program, std::string("--receiver"), std::to_string(i), settings_.transport, source_->address(), listen,
-                            std::to_string(static_cast<int>(settings_.share)), std::to_string(settings_.bytes), std::to_string(settings_.streams)})
+      for (const auto& w : {program, std::string("--receiver"), std::to_string(i), settings_.transport,
+                            source_->address(), listen, std::to_string(static_cast<int>(settings_.share)),
+                            std::to_string(settings_.bytes), std::to_string(settings_.streams)})
         words.push_back(w);
       receivers_.push_back(std::make_unique<process>(words));
       // One after the other: the order of the plan is that of arrival.
@@ -148,7 +151,8 @@ class spread {
   }
 
   result<void> one(weight_version version) {
-    auto released = wait([this] { return !free_.empty() && (free_.back() != last_ || free_.size() > 1); }, "memory to be released");
+    auto released =
+        wait([this] { return !free_.empty() && (free_.back() != last_ || free_.size() > 1); }, "memory to be released");
     if (!released) return released;
     if (free_.back() == last_) std::swap(free_.back(), free_.front());
     const auto memory = free_.back();
@@ -175,9 +179,11 @@ class spread {
       char sum[33] = {};
       double theirs = 0;
       int delta = 0, in_place = 0;
-      if (std::sscanf(line.c_str(), "%llu %32s %llu %lf %d %d", &v, sum, &bytes, &theirs, &delta, &in_place) != 6 || v != version)
+      if (std::sscanf(line.c_str(), "%llu %32s %llu %lf %d %d", &v, sum, &bytes, &theirs, &delta, &in_place) != 6 ||
+          v != version)
         return fail(errc::invalid_data, "a receiver said: " + line);
-      if (hash != sum) return fail(errc::invalid_data, "version " + std::to_string(version) + " is not the same at a receiver");
+      if (hash != sum)
+        return fail(errc::invalid_data, "version " + std::to_string(version) + " is not the same at a receiver");
       if (version > 0 && settings_.delta_fraction >= 0 && delta == 0) return fail(errc::invalid_data, "no delta came");
       used += theirs;
       wire = std::max<std::uint64_t>(wire, bytes);
@@ -216,6 +222,8 @@ result<known_transport> transport_of(const std::string& name, sharing share, std
   return load_transport(name, settings);
 }
 
-result<spread_outcome> measure_spread(const std::string& program, const spread_settings& settings) { return spread(settings).run(program); }
+result<spread_outcome> measure_spread(const std::string& program, const spread_settings& settings) {
+  return spread(settings).run(program);
+}
 
 }  // namespace weir::bench

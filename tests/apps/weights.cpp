@@ -1,0 +1,53 @@
+// The section `weights` of a config: whatever way weights take, the run is the same.
+#include "support.hpp"
+
+TEST_CASE("weights that cross a transport, whole, as deltas or mapped, give the same synchronous run bit for bit") {
+  scratch place;
+  REQUIRE(weir_run(place, small_run(place / "direct")).code == 0);
+  const auto expected = learner_state(newest_checkpoint(place / "direct"));
+  int n = 0;
+  for (const std::vector<std::string>& way :
+       {std::vector<std::string>{"weights.options={\"shared_memory\":false}", "weights.delta=off"},
+        {"weights.options={\"shared_memory\":false}", "weights.delta=on"},
+        {"weights.delta=auto"}}) {
+    const auto dir = place / ("run" + std::to_string(n));
+    auto sets = way;
+    sets.push_back("weights.transport=tcp");
+    const auto run = weir_run(place, small_run(dir, sets));
+    INFO(run.output);
+    REQUIRE(run.code == 0);
+    CHECK(learner_state(newest_checkpoint(dir)) == expected);
+    std::uint64_t wire = 0;
+    const auto text = weir::read_file(dir + "/metrics.jsonl");
+    REQUIRE(text);
+    const std::string field = "\"weights_wire_bytes\":";
+    for (auto at = text->find(field); at != std::string::npos; at = text->find(field, at + 1))
+      wire = std::max<std::uint64_t>(wire, std::stoull(text->substr(at + field.size())));
+    CHECK((wire > 0) == (n < 2));
+    ++n;
+  }
+}
+
+TEST_CASE("engines that are given bf16 act with it, and the run is another one") {
+  scratch place;
+  const auto run = weir_run(place, small_run(place / "run", {"weights.dtype=bf16"}));
+  INFO(run.output);
+  REQUIRE(run.code == 0);
+  REQUIRE(weir_run(place, small_run(place / "f32")).code == 0);
+  CHECK(learner_state(newest_checkpoint(place / "run")) != learner_state(newest_checkpoint(place / "f32")));
+}
+
+TEST_CASE("a transport that there is not, or an option that it does not take, is told before anything is done") {
+  scratch place;
+  for (const auto& [sets, words] :
+       {std::pair{std::vector<std::string>{"weights.transport=rdma"}, std::pair{"weights.transport", "rdma"}},
+        {{"weights.transport=tcp", "weights.options={\"strems\":4}"}, {"weights.options", "streams"}},
+        {{"weights.transport=tcp", "weights.options={\"streams\":[4]}"}, {"weights.options.streams", "number"}}}) {
+    const auto run = weir_run(place, small_run(place / "run", sets));
+    INFO(run.output);
+    CHECK(run.code == 2);
+    CHECK(run.says(words.first));
+    CHECK(run.says(words.second));
+    CHECK_FALSE(fs::exists(place / "run/metrics.jsonl"));
+  }
+}
