@@ -36,7 +36,8 @@ class slot_machine final : public environment {
 };
 
 // The actor: answers turns as a rollout engine does, and learns from the episodes as they pass.
-using policy_actor = node_interface<on<generation(generate_request)>, on<void(episode_record)>, on<void(group_dropped)>>;
+using policy_actor =
+    node_interface<on<generation(generate_request)>, on<void(episode_record)>, on<void(group_dropped)>>;
 
 class bandit_policy final : public node<policy_actor> {
  public:
@@ -81,8 +82,10 @@ int main() {
   std::promise<collected_episodes> finished;
 
   auto policy = g.add<bandit_policy>("policy");
-  auto pool = g.add<sandbox_pool>("pool", settings, tasks, in_process_sandboxes(*known.find("slot machine"), {}, nullptr));
-  auto collector = g.add<episode_collector>("collector", 2000, 1, [&](collected_episodes all) { finished.set_value(std::move(all)); });
+  auto pool =
+      g.add<sandbox_pool>("pool", settings, tasks, in_process_sandboxes(*known.find("slot machine"), {}, nullptr));
+  auto collector = g.add<episode_collector>("collector", 2000, 1,
+                                            [&](collected_episodes all) { finished.set_value(std::move(all)); });
   g.connect(pool, sandbox_pool::engines, policy);
   g.connect(pool, sandbox_pool::records, policy);
   g.connect(policy, bandit_policy::records, collector);
@@ -90,7 +93,9 @@ int main() {
 
   const auto all = finished.get_future().get();
   double first = 0, last = 0;
-  for (std::size_t i = 0; i < 200; ++i) first += all.records[i].reward, last += all.records[all.records.size() - 1 - i].reward;
-  std::printf("mean reward of the first 200 episodes %.2f, of the last 200 %.2f (the best arm pays 0.80)\n", first / 200, last / 200);
+  for (std::size_t i = 0; i < 200; ++i)
+    first += all.records[i].reward, last += all.records[all.records.size() - 1 - i].reward;
+  std::printf("mean reward of the first 200 episodes %.2f, of the last 200 %.2f (the best arm pays 0.80)\n",
+              first / 200, last / 200);
   return g.stop(std::chrono::seconds(1), std::chrono::seconds(1)).clean() ? 0 : 1;
 }

@@ -13,9 +13,9 @@ namespace weir {
 
 namespace {
 
-using nlohmann::json;
 using detail::config_field;
 using detail::config_shape;
+using nlohmann::json;
 using base = detail::config_shape::base;
 
 std::string joined(const std::string& prefix, const std::string& name) {
@@ -39,24 +39,42 @@ std::string short_text(const json& value) {
 
 std::string found_text(const json& value) {
   switch (value.type()) {
-    case json::value_t::null: return "null";
-    case json::value_t::boolean: return "boolean " + short_text(value);
-    case json::value_t::string: return "string " + short_text(value);
-    case json::value_t::array: return "array " + short_text(value);
-    case json::value_t::object: return "object " + short_text(value);
-    default: return "number " + short_text(value);
+    case json::value_t::null:
+      return "null";
+    case json::value_t::boolean:
+      return "boolean " + short_text(value);
+    case json::value_t::string:
+      return "string " + short_text(value);
+    case json::value_t::array:
+      return "array " + short_text(value);
+    case json::value_t::object:
+      return "object " + short_text(value);
+    default:
+      return "number " + short_text(value);
   }
 }
 
 std::string type_text(const config_shape& shape) {
   std::string text;
   switch (shape.what) {
-    case base::boolean: text = "boolean"; break;
-    case base::integer: text = "integer"; break;
-    case base::number: text = "number"; break;
-    case base::string: text = "string"; break;
-    case base::any: text = "any JSON"; break;
-    case base::section: text = "object"; break;
+    case base::boolean:
+      text = "boolean";
+      break;
+    case base::integer:
+      text = "integer";
+      break;
+    case base::number:
+      text = "number";
+      break;
+    case base::string:
+      text = "string";
+      break;
+    case base::any:
+      text = "any JSON";
+      break;
+    case base::section:
+      text = "object";
+      break;
   }
   if (shape.list) text = "list of " + text;
   if (shape.optional) text += " or null";
@@ -121,10 +139,14 @@ bool keeps(const json& value, const config_bound& bound) {
                  : value.is_number_integer() ? static_cast<long double>(value.get<std::int64_t>())
                                              : static_cast<long double>(value.get<double>());
   switch (bound.what) {
-    case config_bound::kind::at_least: return x >= bound.value;
-    case config_bound::kind::above: return x > bound.value;
-    case config_bound::kind::at_most: return x <= bound.value;
-    case config_bound::kind::below: return x < bound.value;
+    case config_bound::kind::at_least:
+      return x >= bound.value;
+    case config_bound::kind::above:
+      return x > bound.value;
+    case config_bound::kind::at_most:
+      return x <= bound.value;
+    case config_bound::kind::below:
+      return x < bound.value;
   }
   return false;
 }
@@ -157,9 +179,12 @@ class reader {
     }
     for (const auto& field : fields) {
       const auto at = object.find(field.name);
-      if (field.shape.what == base::section) read_section(field, at == object.end() ? nullptr : &*at, prefix);
-      else if (at == object.end()) check_default(field, joined(prefix, field.name));
-      else read_leaf(field, *at, joined(prefix, field.name));
+      if (field.shape.what == base::section)
+        read_section(field, at == object.end() ? nullptr : &*at, prefix);
+      else if (at == object.end())
+        check_default(field, joined(prefix, field.name));
+      else
+        read_leaf(field, *at, joined(prefix, field.name));
     }
   }
 
@@ -216,15 +241,18 @@ class reader {
   static std::optional<json> of_type(const config_shape& shape, const json& value, std::string& allowed) {
     auto given = [&](bool fits) { return fits ? std::optional<json>(value) : std::nullopt; };
     switch (shape.what) {
-      case base::boolean: return given(value.is_boolean());
+      case base::boolean:
+        return given(value.is_boolean());
       case base::string: {
         // The system ends a path at a NUL: another file than the one named would be opened.
         const bool whole = value.is_string() && value.get_ref<const std::string&>().find('\0') == std::string::npos;
         if (value.is_string() && !whole) allowed += " (without NUL characters)";
         return given(whole);
       }
-      case base::any: return value;
-      case base::section: return std::nullopt;
+      case base::any:
+        return value;
+      case base::section:
+        return std::nullopt;
       case base::integer: {
         auto integer = as_integer(value);
         if (!integer || within(*integer, shape)) return integer;
@@ -255,7 +283,8 @@ void add_rows(const std::vector<config_field>& fields, const std::string& prefix
   for (const auto& field : fields) {
     const auto name = joined(prefix, field.name);
     const bool section = field.shape.what == base::section;
-    rows.push_back({{name, type_text(field.shape), section ? "" : field.get().dump(), rules_text(field)}, field.description});
+    rows.push_back(
+        {{name, type_text(field.shape), section ? "" : field.get().dump(), rules_text(field)}, field.description});
     add_rows(field.fields, name, rows);
   }
 }
@@ -266,7 +295,8 @@ namespace detail {
 
 result<void> read_fields(const std::vector<config_field>& fields, const json& root, const std::string& origin) {
   if (!root.is_object())
-    return fail(errc::invalid_config, origin + ": found " + found_text(root) + ", needs object with " + names_of(fields));
+    return fail(errc::invalid_config,
+                origin + ": found " + found_text(root) + ", needs object with " + names_of(fields));
   std::vector<std::string> problems;
   reader(fields, problems).read_object(fields, root, "");
   if (problems.empty()) return {};
@@ -278,8 +308,10 @@ result<void> read_fields(const std::vector<config_field>& fields, const json& ro
 nlohmann::ordered_json write_fields(const std::vector<config_field>& fields) {
   auto object = nlohmann::ordered_json::object();
   for (const auto& field : fields) {
-    if (field.shape.what == base::section) object[field.name] = write_fields(field.fields);
-    else object[field.name] = field.get();
+    if (field.shape.what == base::section)
+      object[field.name] = write_fields(field.fields);
+    else
+      object[field.name] = field.get();
   }
   return object;
 }
@@ -324,8 +356,10 @@ result<void> apply_override(json& root, const std::string& assignment) {
   const auto key = assignment.substr(0, equals);
   std::vector<std::string> path{""};
   for (char c : key) {
-    if (c == '.') path.emplace_back();
-    else path.back() += c;
+    if (c == '.')
+      path.emplace_back();
+    else
+      path.back() += c;
   }
   if (std::any_of(path.begin(), path.end(), [](const auto& part) { return part.empty(); }))
     return refuse("the name before '=' is empty or has an empty part");

@@ -44,7 +44,8 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
     now[0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       now[j] = std::min({last[j] + 1, now[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) now[j] = std::min(now[j], before_last[j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        now[j] = std::min(now[j], before_last[j - 2] + 1);
     }
     before_last = last;
     last = now;
@@ -110,7 +111,8 @@ std::optional<std::string> weir::nearest_name(const std::string& written, std::s
   std::optional<std::string> best;
   std::size_t least = 0;
   for (const auto& name : names)
-    if (const auto far = detail::distance(detail::plain(written), detail::plain(name)); far && (!best || *far < least)) {
+    if (const auto far = detail::distance(detail::plain(written), detail::plain(name));
+        far && (!best || *far < least)) {
       best = name;
       least = *far;
     }

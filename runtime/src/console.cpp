@@ -116,9 +116,12 @@ std::string one_line(std::string_view text) {
   out.reserve(text.size());
   for (const char c : text) {
     const auto code = static_cast<unsigned char>(c);
-    if (c == '\n') out += "\\n";
-    else if ((code < 0x20 && c != '\t') || code == 0x7F) out += {'\\', 'x', "0123456789abcdef"[code >> 4U], "0123456789abcdef"[code & 15U]};
-    else out += c;
+    if (c == '\n')
+      out += "\\n";
+    else if ((code < 0x20 && c != '\t') || code == 0x7F)
+      out += {'\\', 'x', "0123456789abcdef"[code >> 4U], "0123456789abcdef"[code & 15U]};
+    else
+      out += c;
   }
   return out;
 }
@@ -128,10 +131,14 @@ std::string format_duration(double seconds) {
   if (seconds >= 1e9) return "over 30 years";
   const auto whole = std::llround(seconds);
   std::array<char, 32> text{};
-  if (whole < 60) std::snprintf(text.data(), text.size(), "%llds", whole);
-  else if (whole < 3600) std::snprintf(text.data(), text.size(), "%lldm %02llds", whole / 60, whole % 60);
-  else if (whole < 86400) std::snprintf(text.data(), text.size(), "%lldh %02lldm", whole / 3600, whole / 60 % 60);
-  else std::snprintf(text.data(), text.size(), "%lldd %02lldh", whole / 86400, whole / 3600 % 24);
+  if (whole < 60)
+    std::snprintf(text.data(), text.size(), "%llds", whole);
+  else if (whole < 3600)
+    std::snprintf(text.data(), text.size(), "%lldm %02llds", whole / 60, whole % 60);
+  else if (whole < 86400)
+    std::snprintf(text.data(), text.size(), "%lldh %02lldm", whole / 3600, whole / 60 % 60);
+  else
+    std::snprintf(text.data(), text.size(), "%lldd %02lldh", whole / 86400, whole / 3600 % 24);
   return text.data();
 }
 

@@ -37,7 +37,8 @@ class overflow_finder final : public nlohmann::json_sax<nlohmann::json> {
   /// Such as "trainer.lr" or "layers[3]"; empty for a number that stands alone.
   std::string field() const {
     std::string text;
-    for (const auto& at : open_) text += at.array ? "[" + std::to_string(at.index) + "]" : (text.empty() ? "" : ".") + at.key;
+    for (const auto& at : open_)
+      text += at.array ? "[" + std::to_string(at.index) + "]" : (text.empty() ? "" : ".") + at.key;
     return text;
   }
 
@@ -101,7 +102,8 @@ result<nlohmann::json> parse_from(std::string_view text, const std::string& orig
   };
   const auto somewhere = origin + (line ? ":" + std::to_string(*line) : "") + ": ";
   // The library takes a NUL for the end of the text, and would pass over what follows.
-  if (const auto nul = text.find('\0'); nul != std::string_view::npos) return bad(nul, "a NUL byte: the file is damaged, or no text");
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos)
+    return bad(nul, "a NUL byte: the file is damaged, or no text");
   std::vector<std::set<std::string>> open;
   std::string twice;
   auto watch = [&](int, json::parse_event_t event, json& value) {
@@ -113,7 +115,8 @@ result<nlohmann::json> parse_from(std::string_view text, const std::string& orig
   };
   try {
     auto value = json::parse(text.begin(), text.end(), watch);
-    if (!twice.empty()) return fail(errc::invalid_data, somewhere + "the key \"" + twice + "\" stands twice in one object");
+    if (!twice.empty())
+      return fail(errc::invalid_data, somewhere + "the key \"" + twice + "\" stands twice in one object");
     return value;
   } catch (const json::parse_error& e) {
     auto reason = reason_of(e);
@@ -123,7 +126,8 @@ result<nlohmann::json> parse_from(std::string_view text, const std::string& orig
     overflow_finder finder;
     json::sax_parse(text.begin(), text.end(), &finder);
     const auto field = finder.field();
-    return bad(finder.offset(), (field.empty() ? "" : field + ": ") + "the number " + finder.literal() + " is beyond what a double holds");
+    return bad(finder.offset(), (field.empty() ? "" : field + ": ") + "the number " + finder.literal() +
+                                    " is beyond what a double holds");
   } catch (const json::exception& e) {
     return fail(errc::invalid_data, somewhere + reason_of(e));
   }
@@ -179,12 +183,12 @@ result<void> write_file_atomically(const fs::path& path, std::string_view conten
 result<std::string> read_file(const fs::path& path, std::uint64_t most) {
   descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) return fail(os_error("cannot read " + path.string(), errno));
-  struct stat about{};
+  struct stat about {};
   if (::fstat(fd.get(), &about) != 0) return fail(os_error("cannot read " + path.string(), errno));
   if (S_ISDIR(about.st_mode)) return fail(os_error("cannot read " + path.string(), EISDIR));
   if (static_cast<std::uint64_t>(about.st_size) > most)
-    return fail(errc::invalid_data, path.string() + " has " + std::to_string(about.st_size) + " bytes, more than " +
-                                        std::to_string(most));
+    return fail(errc::invalid_data,
+                path.string() + " has " + std::to_string(about.st_size) + " bytes, more than " + std::to_string(most));
   std::string content;
   content.reserve(static_cast<std::size_t>(about.st_size));
   char block[1 << 16];
@@ -194,11 +198,14 @@ result<std::string> read_file(const fs::path& path, std::uint64_t most) {
     if (got < 0) return fail(os_error("cannot read " + path.string(), errno));
     if (got == 0) return content;
     content.append(block, static_cast<std::size_t>(got));
-    if (content.size() > most) return fail(errc::invalid_data, path.string() + " has more than " + std::to_string(most) + " bytes");
+    if (content.size() > most)
+      return fail(errc::invalid_data, path.string() + " has more than " + std::to_string(most) + " bytes");
   }
 }
 
-result<nlohmann::json> parse_json(std::string_view text, const std::string& origin) { return parse_from(text, origin, std::nullopt); }
+result<nlohmann::json> parse_json(std::string_view text, const std::string& origin) {
+  return parse_from(text, origin, std::nullopt);
+}
 
 result<nlohmann::json> read_json_file(const fs::path& path) {
   auto text = read_file(path);

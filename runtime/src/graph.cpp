@@ -17,7 +17,8 @@ using disconnectable = interface<on<void(disconnect_ports)>>;
 actor_runtime::actor_runtime(std::unique_ptr<caf::actor_system_config> config, std::size_t threads)
     : config_(std::move(config)) {
   config_->set("scheduler.max-threads", static_cast<std::int64_t>(std::max<std::size_t>(threads, 1)));
-  // The other policy, stealing, polls: it takes time from actors that compute, and sleeps up to 10 ms before it looks again.
+  // The other policy, stealing, polls: it takes time from actors that compute, and sleeps up to 10 ms before it looks
+  // again.
   config_->set("scheduler.policy", caf::atom("sharing"));
   config_->set("logger.verbosity", caf::atom("quiet"));
   system_ = std::make_unique<caf::actor_system>(*config_);

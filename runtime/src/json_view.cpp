@@ -53,7 +53,8 @@ double json_view::number() const {
 
 std::int64_t json_view::integer() const {
   constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  const bool fits = value_->is_number_integer() && (!value_->is_number_unsigned() || value_->get<std::uint64_t>() <= most);
+  const bool fits =
+      value_->is_number_integer() && (!value_->is_number_unsigned() || value_->get<std::uint64_t>() <= most);
   if (!fits) refuse("an integer");
   return value_->get<std::int64_t>();
 }

@@ -25,10 +25,14 @@ class console_sink final : public spdlog::sinks::base_sink<std::mutex> {
   void sink_it_(const spdlog::details::log_msg& message) override {
     const std::string text(message.payload.data(), message.payload.size());
     switch (message.level) {
-      case spdlog::level::debug: return screen_.line("debug: " + text, console::tone::faint);
-      case spdlog::level::warn: return screen_.line("warning: " + text, console::tone::warning);
-      case spdlog::level::err: return screen_.line("error: " + text, console::tone::error);
-      default: return screen_.line(text);
+      case spdlog::level::debug:
+        return screen_.line("debug: " + text, console::tone::faint);
+      case spdlog::level::warn:
+        return screen_.line("warning: " + text, console::tone::warning);
+      case spdlog::level::err:
+        return screen_.line("error: " + text, console::tone::error);
+      default:
+        return screen_.line(text);
     }
   }
   void flush_() override {}
@@ -65,10 +69,14 @@ class file_sink final : public spdlog::sinks::base_sink<std::mutex> {
 
 spdlog::level::level_enum to_spdlog(log_level level) {
   switch (level) {
-    case log_level::debug: return spdlog::level::debug;
-    case log_level::info: return spdlog::level::info;
-    case log_level::warn: return spdlog::level::warn;
-    case log_level::error: return spdlog::level::err;
+    case log_level::debug:
+      return spdlog::level::debug;
+    case log_level::info:
+      return spdlog::level::info;
+    case log_level::warn:
+      return spdlog::level::warn;
+    case log_level::error:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }

@@ -45,7 +45,8 @@ struct group_kind {
   const char* cache;  ///< the part of `used` that the kernel gives back, in memory.stat
 };
 constexpr group_kind version_2{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
-constexpr group_kind version_1{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr group_kind version_1{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes",
+                               "total_inactive_file"};
 
 /// Lowers the limits to those of one group.
 void apply(const fs::path& group, const group_kind& kind, memory_limits& limits) {
@@ -78,7 +79,8 @@ std::optional<memory_limits> read_memory_limits(const fs::path& root) {
   if (!machine) return std::nullopt;
   const auto total = field_of(*machine, "MemTotal:"), available = field_of(*machine, "MemAvailable:");
   if (!total || !available) return std::nullopt;
-  memory_limits limits{(*total + field_of(*machine, "SwapTotal:").value_or(0)) * 1024, *available * 1024, "this machine"};
+  memory_limits limits{(*total + field_of(*machine, "SwapTotal:").value_or(0)) * 1024, *available * 1024,
+                       "this machine"};
   const auto groups = read_file(root / "proc/self/cgroup", 1 << 20);
   std::string_view rest = groups ? std::string_view(*groups) : std::string_view();
   while (!rest.empty()) {  // hierarchy:controllers:path
@@ -87,8 +89,10 @@ std::optional<memory_limits> read_memory_limits(const fs::path& root) {
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string_view::npos || second == std::string_view::npos) continue;
     const auto controllers = "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
-    if (controllers == ",,") apply_all(root, line.substr(second + 1), version_2, limits);
-    else if (controllers.find(",memory,") != std::string::npos) apply_all(root, line.substr(second + 1), version_1, limits);
+    if (controllers == ",,")
+      apply_all(root, line.substr(second + 1), version_2, limits);
+    else if (controllers.find(",memory,") != std::string::npos)
+      apply_all(root, line.substr(second + 1), version_1, limits);
   }
   return limits;
 }

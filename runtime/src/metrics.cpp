@@ -46,7 +46,7 @@ result<std::string> kept_lines(std::string_view text, const std::string& path, s
 }  // namespace
 
 result<metrics_log> metrics_log::open(const std::filesystem::path& path, std::span<const metrics_mark> marks) {
-  struct stat about{};
+  struct stat about {};
   if (::stat(path.c_str(), &about) == 0 && S_ISREG(about.st_mode)) {
     auto text = read_file(path, std::uint64_t{1} << 36);
     if (!text) return fail(text.error());
@@ -66,7 +66,7 @@ result<void> metrics_log::append(const nlohmann::ordered_json& line) {
       return fail(os_error("cannot take half a line back from " + path_.string(), errno));
     torn_at_.reset();
   }
-  struct stat about{};
+  struct stat about {};
   if (::fstat(file_.get(), &about) != 0) return fail(os_error("cannot write " + path_.string(), errno));
   const auto text = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   const int failed = write_all(file_.get(), text);

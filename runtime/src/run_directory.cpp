@@ -103,15 +103,16 @@ result<void> sync_all(const fs::path& folder) {
       if (auto synced = sync_folder(at->path()); !synced) return synced;
     } else if (at->is_regular_file(why)) {
       descriptor file(::open(at->path().c_str(), O_RDONLY | O_CLOEXEC));
-      if (file.get() < 0 || ::fsync(file.get()) != 0) return fail(os_error("cannot sync " + at->path().string(), errno));
+      if (file.get() < 0 || ::fsync(file.get()) != 0)
+        return fail(os_error("cannot sync " + at->path().string(), errno));
     }
   }
   if (why) return fail(fs_error("cannot sync " + folder.string(), why));
   return sync_folder(folder);
 }
 
-/// Refuses what no run directory is, without a trace: a folder with a config.json can be many things, such as a model. A
-/// run's has what `create` and the first checkpoint leave beside it.
+/// Refuses what no run directory is, without a trace: a folder with a config.json can be many things, such as a model.
+/// A run's has what `create` and the first checkpoint leave beside it.
 result<void> expect_run(const fs::path& folder) {
   std::error_code why;
   if (!fs::is_directory(folder, why)) return fail(errc::not_found, "there is no run directory " + folder.string());
@@ -119,7 +120,8 @@ result<void> expect_run(const fs::path& folder) {
   if (!fs::exists(folder / "config.json", why)) return fail(errc::not_found, none + "no config.json");
   for (const char* name : {"lock", "metrics.jsonl", "checkpoints"})
     if (fs::exists(folder / name, why)) return {};
-  return fail(errc::not_found, none + "a config.json, but neither lock, metrics.jsonl nor checkpoints, as a run leaves them");
+  return fail(errc::not_found,
+              none + "a config.json, but neither lock, metrics.jsonl nor checkpoints, as a run leaves them");
 }
 
 result<descriptor> take_lock(const fs::path& folder) {
@@ -129,7 +131,8 @@ result<descriptor> take_lock(const fs::path& folder) {
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return fail(os_error("cannot lock " + path.string(), errno));
     const auto holder = read_file(path, 64);
-    const auto who = holder && !holder->empty() ? "process " + holder->substr(0, holder->find('\n')) : "another process";
+    const auto who =
+        holder && !holder->empty() ? "process " + holder->substr(0, holder->find('\n')) : "another process";
     return fail(errc::unavailable, who + " uses run directory " + folder.string() + ": wait for it or stop it");
   }
   if (::ftruncate(lock.get(), 0) != 0) return fail(os_error("cannot write " + path.string(), errno));

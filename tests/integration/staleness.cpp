@@ -40,7 +40,8 @@ class two_turns final : public weir::environment {
 };
 
 using slow_engine_actor =
-    weir::node_interface<weir::on<weir::generation(weir::generate_request)>, weir::on<weir::weights_adopted(weir::adopt_weights)>, weir::on<void(weir::tick)>>;
+    weir::node_interface<weir::on<weir::generation(weir::generate_request)>,
+                         weir::on<weir::weights_adopted(weir::adopt_weights)>, weir::on<void(weir::tick)>>;
 
 /// Answers each turn, and each new version, after a while; a turn's token has the version of the moment it was made.
 class slow_engine : public weir::node<slow_engine_actor> {
@@ -68,7 +69,8 @@ class slow_engine : public weir::node<slow_engine_actor> {
                       next_.erase(next_.begin());
                     } else if (!turns_.empty()) {
                       const auto i = static_cast<std::ptrdiff_t>(random_.below(turns_.size()));
-                      turns_[static_cast<std::size_t>(i)].deliver(weir::generation{{3}, {-1.0F}, {version_}, weir::finish_reason::stop});
+                      turns_[static_cast<std::size_t>(i)].deliver(
+                          weir::generation{{3}, {-1.0F}, {version_}, weir::finish_reason::stop});
                       turns_.erase(turns_.begin() + i);
                     }
                   });
@@ -80,7 +82,9 @@ class slow_engine : public weir::node<slow_engine_actor> {
   }
 
  private:
-  std::chrono::microseconds delay() { return std::chrono::microseconds(random_.below(random_.below(10) == 0 ? 20'000 : 1'000)); }
+  std::chrono::microseconds delay() {
+    return std::chrono::microseconds(random_.below(random_.below(10) == 0 ? 20'000 : 1'000));
+  }
   weir::random_stream random_;
   weir::weight_version version_ = 0;
   std::vector<weir::promise<weir::generation>> turns_;
@@ -105,8 +109,7 @@ class test_trainer : public weir::node<test_trainer_actor> {
       : node(config), seen_(seen), steps_(steps), random_(seed) {}
 
   test_trainer_actor::behavior_type make_behavior() override {
-    return behave([] { return weir::drained{}; },
-                  [this](const weir::start_training&) { step(); },
+    return behave([] { return weir::drained{}; }, [this](const weir::start_training&) { step(); },
                   [this](const weir::tick&) {
                     ++version_;
                     step();
@@ -121,13 +124,15 @@ class test_trainer : public weir::node<test_trainer_actor> {
       seen_.changed.notify_all();
     }
     if (version_ == steps_) return;
-    request(*versions_, caf::infinite, weir::publish_weights{version_}).then([](const weir::weights_released&) {}, [](const caf::error&) {});
+    request(*versions_, caf::infinite, weir::publish_weights{version_})
+        .then([](const weir::weights_released&) {}, [](const caf::error&) {});
     request(*batches_, caf::infinite, weir::next_batch{version_})
         .then(
             [this](const weir::training_batch& batch) {
               std::uint64_t most = 0;
               for (const auto& g : batch.groups)
-                for (const auto& t : g.trajectories) most = std::max(most, version_ - weir::oldest_version(t, version_));
+                for (const auto& t : g.trajectories)
+                  most = std::max(most, version_ - weir::oldest_version(t, version_));
               {
                 std::lock_guard lock(seen_.mutex);
                 seen_.staleness.push_back(most);
@@ -144,17 +149,20 @@ class test_trainer : public weir::node<test_trainer_actor> {
   weir::edge<weir::weight_sink> versions_{*this, versions};
 };
 
-void run(std::uint64_t bound, std::uint64_t batch_groups, std::uint32_t group_size, std::uint32_t sandboxes, int engines, std::uint64_t seed) {
-  INFO("bound " << bound << ", batch " << batch_groups << ", group " << group_size << ", sandboxes " << sandboxes << ", engines " << engines << ", seed " << seed);
+void run(std::uint64_t bound, std::uint64_t batch_groups, std::uint32_t group_size, std::uint32_t sandboxes,
+         int engines, std::uint64_t seed) {
+  INFO("bound " << bound << ", batch " << batch_groups << ", group " << group_size << ", sandboxes " << sandboxes
+                << ", engines " << engines << ", seed " << seed);
   constexpr std::uint64_t steps = 25;
   auto runtime = weir::actor_runtime::with<caf::id_block::weir_actors>(2);
   observed seen;
   weir::graph g(runtime.system());
-  auto buffer = g.add<weir::trajectory_buffer>("buffer", weir::staleness_settings{batch_groups, bound, steps}, [&](const weir::buffer_fill& f) {
-    seen.most_held = std::max<std::uint64_t>(seen.most_held, f.waiting + f.under_way);
-    seen.bound = f.bound;
-    seen.stale = f.stale;
-  });
+  auto buffer = g.add<weir::trajectory_buffer>(
+      "buffer", weir::staleness_settings{batch_groups, bound, steps}, [&](const weir::buffer_fill& f) {
+        seen.most_held = std::max<std::uint64_t>(seen.most_held, f.waiting + f.under_way);
+        seen.bound = f.bound;
+        seen.stale = f.stale;
+      });
   auto assembly = g.add<weir::group_assembly>("assembly", group_size);
   weir::sandbox_pool_settings pool_settings;
   pool_settings.sandboxes = sandboxes;
@@ -163,9 +171,10 @@ void run(std::uint64_t bound, std::uint64_t batch_groups, std::uint32_t group_si
   pool_settings.seed = seed;
   weir::environment_registry known;
   known.add<two_turns>("two turns");
-  auto pool = g.add<weir::sandbox_pool>("pool", pool_settings, std::make_shared<weir::task_stream>(std::vector<std::string>{"1", "2", "3"}, seed),
-                                        weir::in_process_sandboxes(*known.find("two turns"), {}, nullptr), weir::data_position{},
-                                        [&](const weir::sandbox_pool_counts& c) { seen.dropped = c.dropped_groups; });
+  auto pool = g.add<weir::sandbox_pool>(
+      "pool", pool_settings, std::make_shared<weir::task_stream>(std::vector<std::string>{"1", "2", "3"}, seed),
+      weir::in_process_sandboxes(*known.find("two turns"), {}, nullptr), weir::data_position{},
+      [&](const weir::sandbox_pool_counts& c) { seen.dropped = c.dropped_groups; });
   auto store = g.add<weir::weight_store>("store");
   auto trainer = g.add<test_trainer>("trainer", std::ref(seen), steps, seed + 1);
   for (int i = 0; i < engines; ++i) {
@@ -198,6 +207,6 @@ void run(std::uint64_t bound, std::uint64_t batch_groups, std::uint32_t group_si
 TEST_CASE("no token that is trained on is older than the bound, whatever the timing") {
   weir::random_stream random(20'260'101);
   for (std::uint64_t seed = 0; seed < 12; ++seed)
-    run(random.below(4), 1 + random.below(5), static_cast<std::uint32_t>(1 + random.below(4)), static_cast<std::uint32_t>(1 + random.below(20)),
-        static_cast<int>(1 + random.below(2)), seed * 100);
+    run(random.below(4), 1 + random.below(5), static_cast<std::uint32_t>(1 + random.below(4)),
+        static_cast<std::uint32_t>(1 + random.below(20)), static_cast<int>(1 + random.below(2)), seed * 100);
 }

@@ -112,7 +112,8 @@ TEST_CASE("a config that is right is read, and what is absent keeps its default"
   auto read = weir::read_config<whole>(json::parse(R"({
     "verbose": true, "clip": 2, "layers": [3], "environment": {"any": [1, null]},
     "trainer": {"lr": 0.5, "batch_size": 1e3, "offset": -32768, "seed": 18446744073709551615,
-                "sampling": {"stop": ["a", ""], "top_p": 1}}})"), "run.json");
+                "sampling": {"stop": ["a", ""], "top_p": 1}}})"),
+                                       "run.json");
   REQUIRE(read);
   CHECK(read->model == "m");
   CHECK(read->verbose);
@@ -140,7 +141,8 @@ TEST_CASE("null is an absent optional and nothing else") {
 TEST_CASE("every problem is reported, a line each") {
   auto read = weir::read_config<whole>(json::parse(R"({
     "verbos": true, "clip": "no", "layers": [1, -1, "x"],
-    "trainer": {"lr": 0, "loss": "dpo", "batch_size": -1, "sampling": {"temperature": 3}}})"), "run.json");
+    "trainer": {"lr": 0, "loss": "dpo", "batch_size": -1, "sampling": {"temperature": 3}}})"),
+                                       "run.json");
   REQUIRE_FALSE(read);
   CHECK(read.error().code == weir::errc::invalid_config);
   CHECK(read.error().message ==
@@ -190,8 +192,10 @@ TEST_CASE("the nearest of some names is found, if one is near") {
 
 TEST_CASE("a string with a NUL, at which the system would end a path, is refused") {
   using namespace std::string_literals;
-  CHECK(problems(with("/model", "a\0b"s)) == "  model: found string \"a\\u0000b\", needs string, not empty (without NUL characters)");
-  CHECK(problems(with("/trainer/sampling/stop", {"a", "\0"s})).starts_with("  trainer.sampling.stop[1]: found string \"\\u0000\""));
+  CHECK(problems(with("/model", "a\0b"s)) ==
+        "  model: found string \"a\\u0000b\", needs string, not empty (without NUL characters)");
+  CHECK(problems(with("/trainer/sampling/stop", {"a", "\0"s}))
+            .starts_with("  trainer.sampling.stop[1]: found string \"\\u0000\""));
 }
 
 TEST_CASE("an unknown field names what was meant") {
@@ -210,8 +214,7 @@ TEST_CASE("an unknown field names what was meant") {
 }
 
 TEST_CASE("an empty default with not_empty is a required field") {
-  CHECK(problems<needy>(json::object()) ==
-        "  model: missing, and its default is string \"\", needs string, not empty");
+  CHECK(problems<needy>(json::object()) == "  model: missing, and its default is string \"\", needs string, not empty");
   CHECK(problems<needy>({{"model", ""}}) == "  model: found string \"\", needs string, not empty");
   CHECK(problems<needy>({{"model", "x"}, {"name", nullptr}}).empty());
   CHECK(problems(with("/layers", json::array())).find("not empty") != std::string::npos);

@@ -40,8 +40,10 @@ class environment_variable {
 
  private:
   void set(const char* value) {
-    if (value != nullptr) ::setenv(name_, value, 1);
-    else ::unsetenv(name_);
+    if (value != nullptr)
+      ::setenv(name_, value, 1);
+    else
+      ::unsetenv(name_);
   }
   const char* name_;
   std::optional<std::string> old_;
@@ -189,7 +191,9 @@ TEST_CASE("a text cannot steer the terminal") {
   terminal_environment environment;
   auto terminal = make_terminal(80);
   console screen(terminal.in.get(), always);
-  screen.line("a\x1b]0;title\x07 b\r\tc\xC2\x9B" "31m ü");
+  screen.line(
+      "a\x1b]0;title\x07 b\r\tc\xC2\x9B"
+      "31m ü");
   CHECK(terminal.written() == "a?]0;title? b?\tc??31m ü\n");
 }
 

@@ -38,7 +38,8 @@ TEST_CASE("an error in JSON is told by line and column") {
 }
 
 TEST_CASE("a number that no double holds is told by its field") {
-  CHECK(complaint("{\"trainer\": {\"steps\": 3,\n \"lr\": 1e999}}") == "x.json:2:8: trainer.lr: the number 1e999 is beyond what a double holds");
+  CHECK(complaint("{\"trainer\": {\"steps\": 3,\n \"lr\": 1e999}}") ==
+        "x.json:2:8: trainer.lr: the number 1e999 is beyond what a double holds");
   CHECK(complaint("[{\"a\": [true, null, \"1e999\", [1], {\"b\": 2.5}, -1E+999 ]}]") ==
         "x.json:1:47: [0].a[5]: the number -1E+999 is beyond what a double holds");
   CHECK(complaint("1e999") == "x.json:1:1: the number 1e999 is beyond what a double holds");
@@ -98,13 +99,17 @@ TEST_CASE("a view of a JSON file says where it is not as it should be") {
   CHECK(mismatch(content, [](auto v) { v.at("none"); }) == "x.json: none is missing");
   CHECK(mismatch(content, [](auto v) { v.at("object").at("a").at("c"); }) == "x.json: object.a.c is missing");
   CHECK(mismatch(content, [](auto v) { v.at("list").at(7); }) == "x.json: list[7] is missing");
-  CHECK(mismatch(content, [](auto v) { v.at("object").at("a").at("b").number(); }) == "x.json: object.a.b is \"x\", needs a number");
-  CHECK(mismatch(content, [](auto v) { v.at("list").at(1).natural(); }) == "x.json: list[1] is -2, needs an integer of at least 0");
+  CHECK(mismatch(content, [](auto v) { v.at("object").at("a").at("b").number(); }) ==
+        "x.json: object.a.b is \"x\", needs a number");
+  CHECK(mismatch(content, [](auto v) { v.at("list").at(1).natural(); }) ==
+        "x.json: list[1] is -2, needs an integer of at least 0");
   CHECK(mismatch(content, [](auto v) { v.at("list").at(2).integer(); }) == "x.json: list[2] is 2.5, needs an integer");
-  CHECK(mismatch(content, [](auto v) { v.at("list").at(3).integer(); }) == "x.json: list[3] is 18446744073709551615, needs an integer");
+  CHECK(mismatch(content, [](auto v) { v.at("list").at(3).integer(); }) ==
+        "x.json: list[3] is 18446744073709551615, needs an integer");
   CHECK(mismatch(content, [](auto v) { v.at("list").flag(); }) == "x.json: list is a list of 4, needs true or false");
   CHECK(mismatch(content, [](auto v) { v.at("list").at(0).text(); }) == "x.json: list[0] is 1, needs a string");
-  CHECK(mismatch(content, [](auto v) { v.at("list").at("a"); }) == "x.json: list is a list of 4, needs an object with a");
+  CHECK(mismatch(content, [](auto v) { v.at("list").at("a"); }) ==
+        "x.json: list is a list of 4, needs an object with a");
   CHECK(mismatch(content, [](auto v) { v.at(0); }) == "x.json: holds an object, needs a list");
   CHECK(mismatch(content, [](auto v) { v.at("list").items(); }) == "x.json: list is a list of 4, needs an object");
   CHECK(mismatch(json(std::string(100, 'y')), [](auto v) { v.number(); }) ==

@@ -38,7 +38,7 @@ using other_actor = weir::node_interface<weir::on<void(other)>>;
 /// Passes a ball on until it has bounced `limit` times; counts what it caught.
 class player : public weir::node<catcher_actor> {
  public:
-  static constexpr weir::port<player, weir::interface<weir::on<void(ball)>>> throws{"throws"};
+  static constexpr weir::port<player, weir::interface<weir::on<void(ball)>>> throws { "throws" };
   player(caf::actor_config& config, std::atomic<int>& caught, int limit, bool slow_drain = false)
       : node(config), caught_(caught), limit_(limit), slow_drain_(slow_drain) {}
 
@@ -46,8 +46,10 @@ class player : public weir::node<catcher_actor> {
     return behave(
         [this]() -> weir::promise<weir::drained> {
           auto answer = make_response_promise<weir::drained>();
-          if (!slow_drain_) answer.deliver(weir::drained{});
-          else held_ = answer;
+          if (!slow_drain_)
+            answer.deliver(weir::drained{});
+          else
+            held_ = answer;
           return answer;
         },
         [this](const ball& b) {
@@ -67,7 +69,7 @@ class player : public weir::node<catcher_actor> {
   int limit_;
   bool slow_drain_;
   weir::promise<weir::drained> held_;
-  weir::edge<weir::interface<weir::on<void(ball)>>> throws_{*this, throws};
+  weir::edge<weir::interface<weir::on<void(ball)>>> throws_ { *this, throws };
 };
 
 class deaf : public weir::node<other_actor> {
@@ -99,7 +101,8 @@ bool eventually(Condition condition) {
   return condition();
 }
 
-// Wiring that doesn't fit is no overload of connect: the output's target must be answered, and the output be the actor's.
+// Wiring that doesn't fit is no overload of connect: the output's target must be answered, and the output be the
+// actor's.
 static_assert(weir::wirable<player, decltype(player::throws), player>);
 static_assert(!weir::wirable<player, decltype(player::throws), deaf>);
 static_assert(!weir::wirable<deaf, decltype(player::throws), player>);

@@ -16,7 +16,8 @@ void place(const fs::path& path, const std::string& text) {
 /// A machine of 1,000 kB and 200 kB of swap, 700 kB available.
 struct machine : temporary_folder {
   explicit machine(const std::string& groups) {
-    place(*this / "proc/meminfo", "MemTotal:        1000 kB\nMemFree:  1 kB\nMemAvailable:     700 kB\nSwapTotal: 200 kB\n");
+    place(*this / "proc/meminfo",
+          "MemTotal:        1000 kB\nMemFree:  1 kB\nMemAvailable:     700 kB\nSwapTotal: 200 kB\n");
     place(*this / "proc/self/cgroup", groups);
   }
   weir::memory_limits limits() const {

@@ -91,7 +91,8 @@ TEST_CASE("opening says what is missing") {
   auto model = weir::run_directory::open(folder.path());
   REQUIRE_FALSE(model);
   CHECK(model.error().code == weir::errc::not_found);
-  CHECK(model.error().message.find("is no run directory: it holds a config.json, but neither lock") != std::string::npos);
+  CHECK(model.error().message.find("is no run directory: it holds a config.json, but neither lock") !=
+        std::string::npos);
   CHECK(entries(folder.path()) == 1);
   put(folder / "metrics.jsonl", "");  // a run whose lock someone deleted
   CHECK(weir::run_directory::open(folder.path()));

@@ -22,15 +22,18 @@ namespace weir::testing {
 class child {
  public:
   /// Starts `words[0]`, found by path; stdout and stderr go to the file `output`, or stderr to `errors` if it is named.
-  child(std::vector<std::string> words, std::string output, const std::string& errors = {}) : output_(std::move(output)) {
+  child(std::vector<std::string> words, std::string output, const std::string& errors = {})
+      : output_(std::move(output)) {
     std::vector<char*> arguments;
     for (auto& w : words) arguments.push_back(w.data());
     arguments.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, output_.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
-    if (errors.empty()) posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    else posix_spawn_file_actions_addopen(&actions, 2, errors.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
+    if (errors.empty())
+      posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    else
+      posix_spawn_file_actions_addopen(&actions, 2, errors.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0644);
     const int failed = posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
     if (failed != 0) throw std::runtime_error("cannot start " + words[0]);

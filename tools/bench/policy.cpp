@@ -69,7 +69,8 @@ int main(int argc, char** argv) {
     batch.offsets.push_back(static_cast<std::int64_t>(batch.tokens.size()));
   }
   const auto weights = matrices(config);
-  const auto train = weir::bench::best_seconds(rounds, [&] { model.evaluate(batch, targets, 1.0F).logprobs.sum().backward(); });
+  const auto train =
+      weir::bench::best_seconds(rounds, [&] { model.evaluate(batch, targets, 1.0F).logprobs.sum().backward(); });
   const auto train_products = weir::bench::best_seconds(rounds, [&] { products(weights, sequences * length, true); });
   report.add("forward and backward, 512 sequences of 13 tokens", 1e3 * train, "ms");
   report.add("its matrix products alone", 1e3 * train_products, "ms");

@@ -28,13 +28,16 @@ std::size_t split_with_pcre2(const std::string& pattern, const std::string& text
   int code = 0;
   std::size_t at = 0;
   const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> compiled(
-      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &code, &at, nullptr), pcre2_code_free);
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &code, &at,
+                    nullptr),
+      pcre2_code_free);
   if (!compiled) return 0;
   pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(pcre2_match_data_create(1, nullptr),
+                                                                                  pcre2_match_data_free);
   std::size_t found = 0, position = 0;
-  while (position < text.size() && pcre2_match(compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), position, PCRE2_NO_UTF_CHECK,
-                                               match.get(), nullptr) > 0) {
+  while (position < text.size() && pcre2_match(compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                                               position, PCRE2_NO_UTF_CHECK, match.get(), nullptr) > 0) {
     position = std::max(pcre2_get_ovector_pointer(match.get())[1], position + 1);
     ++found;
   }

@@ -118,7 +118,8 @@ struct link {
   end ends[2];
   bool open = true;
 
-  /// Whom to tell, in the thread of that end. Asked only then: what is sent before the other side has accepted comes after.
+  /// Whom to tell, in the thread of that end. Asked only then: what is sent before the other side has accepted comes
+  /// after.
   std::pair<std::shared_ptr<connection>, std::shared_ptr<const transport_handlers>> at(int side) {
     std::lock_guard lock(mutex);
     return {ends[side].object.lock(), ends[side].handlers.lock()};
@@ -226,7 +227,9 @@ class inproc_transport final : public transport {
     inbox_->close();
   }
 
-  transport_capabilities capabilities() const override { return {"inproc", false, true, fabric_->name(), true, false, longest_frame}; }
+  transport_capabilities capabilities() const override {
+    return {"inproc", false, true, fabric_->name(), true, false, longest_frame};
+  }
 
   result<std::string> listen(const std::string& address) override {
     auto accept = [this](std::shared_ptr<void> shared) {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "weir/transport/inbox.hpp"
 #include "regions.hpp"
 #include "shared_memory.hpp"
+#include "weir/transport/inbox.hpp"
 #include "weir/transport/transport.hpp"
 
 namespace weir {

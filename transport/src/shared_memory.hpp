@@ -36,7 +36,8 @@ struct whereabouts {
   }
   /// Equal where memory can be shared; empty if it cannot.
   std::string host() const {
-    return machine == 0 ? std::string() : std::to_string(machine) + "." + std::to_string(processes) + "." + std::to_string(network);
+    return machine == 0 ? std::string()
+                        : std::to_string(machine) + "." + std::to_string(processes) + "." + std::to_string(network);
   }
   /// On one machine and network, and yet out of reach.
   bool walled_off(const whereabouts& other) const noexcept {

@@ -6,9 +6,15 @@
 namespace weir {
 
 episode_collector::episode_collector(caf::actor_config& config, std::uint64_t groups, std::uint32_t group_size,
-                                     std::function<void(collected_episodes)> on_done, std::function<void(std::uint64_t)> on_progress)
-    : node(config), groups_(groups), group_size_(group_size), done_(std::move(on_done)), progress_(std::move(on_progress)) {
-  if (groups == 0 || group_size == 0) throw std::invalid_argument("a collector has at least one group of at least one episode");
+                                     std::function<void(collected_episodes)> on_done,
+                                     std::function<void(std::uint64_t)> on_progress)
+    : node(config),
+      groups_(groups),
+      group_size_(group_size),
+      done_(std::move(on_done)),
+      progress_(std::move(on_progress)) {
+  if (groups == 0 || group_size == 0)
+    throw std::invalid_argument("a collector has at least one group of at least one episode");
 }
 
 group_assembly_actor::behavior_type episode_collector::make_behavior() {

@@ -58,7 +58,8 @@ class countdown_environment final : public environment {
     const auto target = task.find("target");
     if (list == task.end() || !list->is_array() || list->size() != 3 || target == task.end() ||
         !target->is_number_integer())
-      return fail(errc::invalid_data, R"(a countdown task is {"digits": [d, d, d], "target": n}, found )" + task.dump());
+      return fail(errc::invalid_data,
+                  R"(a countdown task is {"digits": [d, d, d], "target": n}, found )" + task.dump());
     for (std::size_t i = 0; i < 3; ++i) {
       if (!(*list)[i].is_number_integer() || (*list)[i] < 1 || (*list)[i] > 9)
         return fail(errc::invalid_data, "countdown's digits are 1 to 9, found " + (*list)[i].dump());
@@ -83,8 +84,8 @@ class countdown_environment final : public environment {
         !is_digit(4))
       return outcome;
     const digits used{text[0] - '0', text[2] - '0', text[4] - '0'};
-    outcome.success = std::is_permutation(used.begin(), used.end(), digits_.begin()) &&
-                      value_of(used, text[1], text[3]) == target_;
+    outcome.success =
+        std::is_permutation(used.begin(), used.end(), digits_.begin()) && value_of(used, text[1], text[3]) == target_;
     outcome.reward = outcome.success ? 1.0 : 0.1;
     return outcome;
   }
@@ -101,8 +102,8 @@ class countdown_environment final : public environment {
   int target_ = 0;
 };
 
-/// Optional: every prompt with a target from 0 to 99 that has an answer, in an order that the seed decides; the first are
-/// held back. The same digits in another order are another prompt, which may be trained on.
+/// Optional: every prompt with a target from 0 to 99 that has an answer, in an order that the seed decides; the first
+/// are held back. The same digits in another order are another prompt, which may be trained on.
 task_split every_task(std::size_t eval_count, std::uint64_t seed) {
   std::vector<nlohmann::json> all;
   for (int a = 1; a <= 9; ++a)
@@ -127,8 +128,7 @@ environment_type countdown() {
           [](const nlohmann::json&, std::size_t eval_count, std::uint64_t seed) -> result<task_split> {
             auto tasks = every_task(eval_count, seed);
             if (tasks.eval.size() < eval_count || tasks.train.empty())
-              return fail(errc::invalid_config, "tasks.eval_count: countdown has " +
-                                                    std::to_string(tasks.eval.size()) +
+              return fail(errc::invalid_config, "tasks.eval_count: countdown has " + std::to_string(tasks.eval.size()) +
                                                     " tasks, and some must be left to train on");
             return tasks;
           },

@@ -13,8 +13,14 @@ void adamw::step(const at::Tensor& flat, const at::Tensor& grad, const adamw_set
   const double correction2 = 1 - std::pow(s.beta2, static_cast<double>(steps_));
   if (flat.device().is_cpu()) {
     auto narrow = [](double x) { return static_cast<float>(x); };
-    const kernels::adamw_factors f{narrow(1 - s.lr * s.weight_decay), narrow(s.beta1), narrow(s.beta2), narrow(1 - s.beta1),
-                                   narrow(1 - s.beta2), narrow(s.lr / correction1), narrow(1 / std::sqrt(correction2)), narrow(s.eps)};
+    const kernels::adamw_factors f{narrow(1 - s.lr * s.weight_decay),
+                                   narrow(s.beta1),
+                                   narrow(s.beta2),
+                                   narrow(1 - s.beta1),
+                                   narrow(1 - s.beta2),
+                                   narrow(s.lr / correction1),
+                                   narrow(1 / std::sqrt(correction2)),
+                                   narrow(s.eps)};
     at::parallel_for(0, flat.numel(), 1 << 16, [&](std::int64_t begin, std::int64_t end) {
       kernels::best().adamw(flat.data_ptr<float>(), grad.data_ptr<float>(), first_.data_ptr<float>(),
                             second_.data_ptr<float>(), begin, end, f);

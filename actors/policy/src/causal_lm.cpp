@@ -8,8 +8,8 @@
 
 #include "causal_lm_state.hpp"
 #include "weir/policy/evaluation.hpp"
-#include "weir/runtime/random.hpp"
 #include "weir/policy/scalar_type.hpp"
+#include "weir/runtime/random.hpp"
 
 namespace weir {
 
@@ -146,7 +146,8 @@ causal_lm causal_lm::random(const causal_lm_config& config, std::uint64_t seed, 
     random_stream uniform(derive_seed(seed, "parameters", t));
     for (std::uint64_t i = 0; i < count; ++i) {
       const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform.uniform()));
-      values[i] = static_cast<float>(config.initializer_range * radius * std::cos(6.283185307179586 * uniform.uniform()));
+      values[i] =
+          static_cast<float>(config.initializer_range * radius * std::cos(6.283185307179586 * uniform.uniform()));
     }
   }
   return own(config, flat.to(at::Device(device)));
@@ -158,9 +159,12 @@ const at::Tensor& causal_lm::flat() const noexcept { return state_->flat; }
 
 void causal_lm::copy_to(std::span<std::byte> host, dtype type) const {
   const auto from = state_->flat.detach();
-  if (host.size() != static_cast<std::size_t>(from.numel()) * size_of(type)) throw std::invalid_argument("a copy of the parameters has their size");
-  if (type == dtype::f32 && from.device().is_cpu()) std::memcpy(host.data(), from.data_ptr(), host.size());
-  else at::from_blob(host.data(), from.sizes(), scalar_type(type)).copy_(from);
+  if (host.size() != static_cast<std::size_t>(from.numel()) * size_of(type))
+    throw std::invalid_argument("a copy of the parameters has their size");
+  if (type == dtype::f32 && from.device().is_cpu())
+    std::memcpy(host.data(), from.data_ptr(), host.size());
+  else
+    at::from_blob(host.data(), from.sizes(), scalar_type(type)).copy_(from);
 }
 
 const at::Tensor& causal_lm::flat_grad() {
@@ -191,7 +195,8 @@ void check(const packed_sequences& batch, std::int64_t vocab) {
   if (!good) throw std::invalid_argument("packed sequences: offsets must rise from 0 to the number of tokens");
   for (auto t : batch.tokens)
     if (t < 0 || t >= vocab)
-      throw std::invalid_argument("token " + std::to_string(t) + " is outside the vocabulary of " + std::to_string(vocab));
+      throw std::invalid_argument("token " + std::to_string(t) + " is outside the vocabulary of " +
+                                  std::to_string(vocab));
 }
 
 at::Tensor index_tensor(const std::vector<std::int64_t>& values, const at::Device& device) {
@@ -238,16 +243,19 @@ at::Tensor causal_lm::logits(const packed_sequences& batch) {
 lm_evaluation causal_lm::evaluate(const packed_sequences& batch, std::span<const std::int64_t> targets,
                                   float temperature, bool entropy_gradient) {
   check(batch, state_->config.vocab_size);
-  if (targets.empty() || !(temperature > 0)) throw std::invalid_argument("evaluate needs targets and a temperature above 0");
+  if (targets.empty() || !(temperature > 0))
+    throw std::invalid_argument("evaluate needs targets and a temperature above 0");
   const auto device = state_->flat.device();
   std::vector<std::int64_t> from, wanted;
   from.reserve(targets.size());
   wanted.reserve(targets.size());
   auto begin = batch.offsets.begin();  // of the first sequence that does not begin before the target
   for (auto t : targets) {
-    if (t < 1 || t >= static_cast<std::int64_t>(batch.tokens.size())) throw std::invalid_argument("a target lies outside the batch");
+    if (t < 1 || t >= static_cast<std::int64_t>(batch.tokens.size()))
+      throw std::invalid_argument("a target lies outside the batch");
     while (*begin < t) ++begin;
-    if (*begin == t) throw std::invalid_argument("a target is the first token of its sequence: nothing stands before it");
+    if (*begin == t)
+      throw std::invalid_argument("a target is the first token of its sequence: nothing stands before it");
     if (!from.empty() && t - 1 <= from.back()) throw std::invalid_argument("targets must rise");
     from.push_back(t - 1);
     wanted.push_back(batch.tokens[static_cast<std::size_t>(t)]);

@@ -87,7 +87,8 @@ at::Tensor causal_lm::extend(kv_cache& cache, std::span<const sequence_chunk> ch
 void causal_lm::state::pack_parameters() {
   const auto& kernel = kernels::best();
   auto pack = [&](at::Tensor& to, const at::Tensor& w) {
-    const auto outputs = w.size(0), inputs = w.size(1), panels = (outputs + kernels::panel_width - 1) / kernels::panel_width;
+    const auto outputs = w.size(0), inputs = w.size(1),
+               panels = (outputs + kernels::panel_width - 1) / kernels::panel_width;
     if (!to.defined()) to = at::empty({panels * inputs * kernels::panel_width}, w.options().requires_grad(false));
     kernel.pack(w.data_ptr<float>(), to.data_ptr<float>(), outputs, inputs);
   };
@@ -104,7 +105,9 @@ void causal_lm::state::pack_parameters() {
 
 at::Tensor causal_lm::state::extend_fused(kv_cache& cache, std::span<const sequence_chunk> chunks, std::int64_t rows) {
   if (!packed_now) pack_parameters();
-  const auto round_up = [](std::int64_t n) { return (n + kernels::row_multiple - 1) / kernels::row_multiple * kernels::row_multiple; };
+  const auto round_up = [](std::int64_t n) {
+    return (n + kernels::row_multiple - 1) / kernels::row_multiple * kernels::row_multiple;
+  };
   const auto padded = round_up(rows), last_padded = round_up(static_cast<std::int64_t>(chunks.size()));
   need_rows(padded, last_padded);
   const auto hidden_size = config.hidden_size;
@@ -149,7 +152,8 @@ at::Tensor causal_lm::state::extend_fused(kv_cache& cache, std::span<const seque
         for (std::int64_t h = 0; h < shape.kv_heads; ++h) {
           const auto bytes = static_cast<std::size_t>(d) * sizeof(float);
           std::memcpy(slot_keys + (h * capacity + position) * d, data(work.k) + (row * shape.kv_heads + h) * d, bytes);
-          std::memcpy(slot_values + (h * capacity + position) * d, data(work.qkv) + row * width + v_column + h * d, bytes);
+          std::memcpy(slot_values + (h * capacity + position) * d, data(work.qkv) + row * width + v_column + h * d,
+                      bytes);
         }
         kernel.attention_cached(data(work.q) + row * shape.heads * d, slot_keys, slot_values, capacity, position + 1,
                                 data(work.attended) + row * shape.heads * d, shape, work.scores.data());
@@ -203,10 +207,13 @@ at::Tensor causal_lm::state::extend_composite(kv_cache& cache, std::span<const s
   const auto sin_rows = sine.index_select(0, at::tensor(positions, at::kLong)).to(device).unsqueeze(1);
   // Padding rows get position -1: they see no key, and their result is dropped.
   const auto query_position = at::full({batch * longest}, -1, position.options()).index_copy_(0, where, position);
-  const auto visible = (at::arange(keys, position.options()).view({1, 1, keys}) <= query_position.view({batch, longest, 1}));
+  const auto visible =
+      (at::arange(keys, position.options()).view({1, 1, keys}) <= query_position.view({batch, longest, 1}));
   const auto hidden_keys = visible.logical_not().unsqueeze(1);
 
-  auto normed = [&](const at::Tensor& x, const at::Tensor& w) { return ops::rms_norm(x, w, config.rms_norm_eps, ops::form::composite); };
+  auto normed = [&](const at::Tensor& x, const at::Tensor& w) {
+    return ops::rms_norm(x, w, config.rms_norm_eps, ops::form::composite);
+  };
   auto rotated = [&](const at::Tensor& x) {
     const auto halves = x.chunk(2, -1);
     return at::cat({halves[0] * cos_rows - halves[1] * sin_rows, halves[1] * cos_rows + halves[0] * sin_rows}, -1);
@@ -230,7 +237,8 @@ at::Tensor causal_lm::state::extend_composite(kv_cache& cache, std::span<const s
     const auto v = cached_values.index_select(0, slot).narrow(2, 0, keys).repeat_interleave(share, 1);
     auto scores = at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d));
     scores.masked_fill_(hidden_keys, std::numeric_limits<float>::lowest());
-    const auto mixed = at::matmul(at::softmax(scores, -1), v).transpose(1, 2).reshape({batch * longest, config.heads * d});
+    const auto mixed =
+        at::matmul(at::softmax(scores, -1), v).transpose(1, 2).reshape({batch * longest, config.heads * d});
     x = at::addmm(x, mixed.index_select(0, where), l.out.t());
     x = at::addmm(x, ops::swiglu(at::mm(normed(x, l.mlp_norm), l.gate_up.t()), ops::form::composite), l.down.t());
   }

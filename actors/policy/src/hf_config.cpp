@@ -89,7 +89,8 @@ result<std::vector<token>> read_eos(const json& from, const fs::path& file, std:
   const auto ids = found->is_array() ? *found : json::array({*found});
   for (const auto& id : ids) {
     if (!id.is_number_integer() || id < 0 || id >= vocab)
-      return fail(errc::invalid_data, file.string() + ": eos_token_id " + id.dump() + " is no token of the vocabulary of " + std::to_string(vocab));
+      return fail(errc::invalid_data, file.string() + ": eos_token_id " + id.dump() +
+                                          " is no token of the vocabulary of " + std::to_string(vocab));
     eos.push_back(id.get<token>());
   }
   return eos;
@@ -99,7 +100,8 @@ result<std::vector<token>> read_eos(const json& from, const fs::path& file, std:
 bool right_architecture(field_reader& in) {
   if (!in.has("architectures")) return true;
   const auto& names = in.at("architectures");
-  return names.is_array() && (names.empty() || std::find(names.begin(), names.end(), "Qwen3ForCausalLM") != names.end());
+  return names.is_array() &&
+         (names.empty() || std::find(names.begin(), names.end(), "Qwen3ForCausalLM") != names.end());
 }
 
 void refuse_unsupported(field_reader& in, const causal_lm_config& c) {
@@ -108,12 +110,13 @@ void refuse_unsupported(field_reader& in, const causal_lm_config& c) {
   if (!right_architecture(in))
     in.complain("architectures", "is " + in.at("architectures").dump() + ": only \"Qwen3ForCausalLM\" is supported");
   if (in.flag("attention_bias", false)) in.complain("attention_bias", "is true: only false is supported");
-  if (in.flag("use_sliding_window", false)) in.complain("use_sliding_window", "is true: only full attention is supported");
+  if (in.flag("use_sliding_window", false))
+    in.complain("use_sliding_window", "is true: only full attention is supported");
   if (auto act = in.text("hidden_act", "silu"); act != "silu")
     in.complain("hidden_act", "is \"" + act + "\": only \"silu\" is supported");
   if (c.heads % c.kv_heads != 0)
-    in.complain("num_attention_heads", "is " + std::to_string(c.heads) + ", no multiple of num_key_value_heads " +
-                                           std::to_string(c.kv_heads));
+    in.complain("num_attention_heads",
+                "is " + std::to_string(c.heads) + ", no multiple of num_key_value_heads " + std::to_string(c.kv_heads));
   if (c.head_dim % 2 != 0) in.complain("head_dim", "is odd: rotary embedding needs pairs");
 }
 
@@ -133,7 +136,8 @@ result<causal_lm_config> read_causal_lm_config(const fs::path& directory) {
   c.kv_heads = in.has("num_key_value_heads") ? in.size("num_key_value_heads", 65536) : c.heads;
   c.head_dim = in.has("head_dim") ? in.size("head_dim", 65536) : std::max<std::int64_t>(c.hidden_size / c.heads, 1);
   c.intermediate_size = in.size("intermediate_size");
-  c.max_positions = in.has("max_position_embeddings") ? in.size("max_position_embeddings", std::int64_t{1} << 40) : 32768;
+  c.max_positions =
+      in.has("max_position_embeddings") ? in.size("max_position_embeddings", std::int64_t{1} << 40) : 32768;
   c.rms_norm_eps = in.number("rms_norm_eps", 1e-6);
   c.initializer_range = in.number("initializer_range", 0.02);
   c.tied_embeddings = in.flag("tie_word_embeddings", false);
@@ -162,34 +166,35 @@ result<void> write_causal_lm_config(const causal_lm_config& c, const fs::path& d
                    : c.eos.size() == 1 ? ordered_json(c.eos[0])
                                        : ordered_json(c.eos);
   const ordered_json config{{"architectures", {"Qwen3ForCausalLM"}},
-                    {"attention_bias", false},
-                    {"attention_dropout", 0.0},
-                    {"bos_token_id", nullptr},
-                    {"dtype", type},
-                    {"eos_token_id", eos},
-                    {"head_dim", c.head_dim},
-                    {"hidden_act", "silu"},
-                    {"hidden_size", c.hidden_size},
-                    {"initializer_range", c.initializer_range},
-                    {"intermediate_size", c.intermediate_size},
-                    {"max_position_embeddings", c.max_positions},
-                    {"model_type", "qwen3"},
-                    {"num_attention_heads", c.heads},
-                    {"num_hidden_layers", c.layers},
-                    {"num_key_value_heads", c.kv_heads},
-                    {"rms_norm_eps", c.rms_norm_eps},
-                    // Both spellings: transformers 5 reads the first, earlier ones the second.
-                    {"rope_parameters", {{"rope_theta", c.rope_theta}, {"rope_type", "default"}}},
-                    {"rope_theta", c.rope_theta},
-                    {"sliding_window", nullptr},
-                    {"tie_word_embeddings", c.tied_embeddings},
-                    {"torch_dtype", type},
-                    {"use_cache", true},
-                    {"use_sliding_window", false},
-                    {"vocab_size", c.vocab_size}};
+                            {"attention_bias", false},
+                            {"attention_dropout", 0.0},
+                            {"bos_token_id", nullptr},
+                            {"dtype", type},
+                            {"eos_token_id", eos},
+                            {"head_dim", c.head_dim},
+                            {"hidden_act", "silu"},
+                            {"hidden_size", c.hidden_size},
+                            {"initializer_range", c.initializer_range},
+                            {"intermediate_size", c.intermediate_size},
+                            {"max_position_embeddings", c.max_positions},
+                            {"model_type", "qwen3"},
+                            {"num_attention_heads", c.heads},
+                            {"num_hidden_layers", c.layers},
+                            {"num_key_value_heads", c.kv_heads},
+                            {"rms_norm_eps", c.rms_norm_eps},
+                            // Both spellings: transformers 5 reads the first, earlier ones the second.
+                            {"rope_parameters", {{"rope_theta", c.rope_theta}, {"rope_type", "default"}}},
+                            {"rope_theta", c.rope_theta},
+                            {"sliding_window", nullptr},
+                            {"tie_word_embeddings", c.tied_embeddings},
+                            {"torch_dtype", type},
+                            {"use_cache", true},
+                            {"use_sliding_window", false},
+                            {"vocab_size", c.vocab_size}};
   auto written = write_file_atomically(directory / "config.json", config.dump(2) + "\n");
   if (!written) return written;
-  return write_file_atomically(directory / "generation_config.json", ordered_json{{"eos_token_id", eos}}.dump(2) + "\n");
+  return write_file_atomically(directory / "generation_config.json",
+                               ordered_json{{"eos_token_id", eos}}.dump(2) + "\n");
 }
 
 }  // namespace weir

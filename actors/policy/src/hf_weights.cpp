@@ -6,8 +6,8 @@
 
 #include "causal_lm_state.hpp"
 #include "weir/policy/safetensors.hpp"
-#include "weir/runtime/files.hpp"
 #include "weir/policy/scalar_type.hpp"
+#include "weir/runtime/files.hpp"
 
 namespace weir {
 
@@ -80,14 +80,17 @@ result<causal_lm> causal_lm::load(const fs::path& directory, const std::string& 
   };
   std::map<std::string, source> found;
   for (const auto& file : *files)
-    for (const auto& [name, entry] : file.content.entries()) found.emplace(name, source{&entry, file.path + ": tensor " + name});
+    for (const auto& [name, entry] : file.content.entries())
+      found.emplace(name, source{&entry, file.path + ": tensor " + name});
   // Memory is taken only once the files are known to hold it.
   for (const auto& spec : about.tensors) {
     auto entry = found.find(spec.name);
     if (entry == found.end())
-      return fail(errc::invalid_data, (files->size() == 1 ? files->front().path : directory.string()) + ": tensor " + spec.name + " is missing");
+      return fail(errc::invalid_data, (files->size() == 1 ? files->front().path : directory.string()) + ": tensor " +
+                                          spec.name + " is missing");
     if (const auto& s = entry->second; s.entry->shape != spec.shape)
-      return fail(errc::invalid_data, s.place + " has shape " + text(s.entry->shape) + ", config.json asks for " + text(spec.shape));
+      return fail(errc::invalid_data,
+                  s.place + " has shape " + text(s.entry->shape) + ", config.json asks for " + text(spec.shape));
   }
   auto flat = at::zeros({static_cast<std::int64_t>(about.bytes / 4)}, at::kFloat);
   for (const auto& spec : about.tensors) {
@@ -112,8 +115,11 @@ result<void> causal_lm::save(const fs::path& directory) const {
   const auto size = size_of(state_->config.type);
   std::vector<safetensors_tensor> tensors;
   for (const auto& spec : state_->layout.tensors)
-    tensors.push_back({spec.name, type_name(state_->config.type), spec.shape,
-                       {static_cast<const std::byte*>(values.data_ptr()) + spec.offset / 4 * size, spec.bytes / 4 * size}});
+    tensors.push_back(
+        {spec.name,
+         type_name(state_->config.type),
+         spec.shape,
+         {static_cast<const std::byte*>(values.data_ptr()) + spec.offset / 4 * size, spec.bytes / 4 * size}});
   auto written = write_safetensors(directory / "model.safetensors", tensors);
   if (!written) return written;
   return write_causal_lm_config(state_->config, directory);

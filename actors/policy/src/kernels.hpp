@@ -22,7 +22,7 @@ struct heads_shape {
 
 /// What one AdamW step multiplies by, worked out by the caller.
 struct adamw_factors {
-  float decay;            ///< 1 - lr * weight decay
+  float decay;  ///< 1 - lr * weight decay
   float beta1, beta2;
   float rest1, rest2;     ///< 1 - beta, rounded once: 1 - float(0.999) is off by 1e-5
   float rate;             ///< lr / (1 - beta1^t)
@@ -86,13 +86,14 @@ struct table {
   /// Updates weights w and moments m, v in place from gradient g.
   void (*adamw)(float* w, const float* g, float* m, float* v, std::int64_t begin, std::int64_t end, adamw_factors f);
 
-  /// Rewrites w [N, K] for `product`: panels of `panel_width` outputs, each [K, panel_width], the last filled with zeros.
+  /// Rewrites w [N, K] for `product`: panels of `panel_width` outputs, each [K, panel_width], the last filled with
+  /// zeros.
   void (*pack)(const float* w, float* packed, std::int64_t outputs, std::int64_t inputs);
   /// y [rows, N] = x [rows, K] * w^T, added to y if `add`, for the panels [begin, end) of packed w. Rows are a multiple
   /// of `row_multiple`. Every output is one sum over K in ascending order: a row's bits don't depend on the others, nor
   /// on their number, which no BLAS promises.
-  void (*product)(const float* x, const float* packed, float* y, std::int64_t rows, std::int64_t outputs, std::int64_t inputs,
-                  std::int64_t begin, std::int64_t end, bool add);
+  void (*product)(const float* x, const float* packed, float* y, std::int64_t rows, std::int64_t outputs,
+                  std::int64_t inputs, std::int64_t begin, std::int64_t end, bool add);
 
   /// exp, elementwise: what the others use. For its test.
   void (*exponential)(const float* x, float* y, std::int64_t n);

@@ -97,8 +97,8 @@ struct attention_function : Function<attention_function> {
     auto o = at::empty_like(q);
     auto lse = at::empty({rows, shape.heads}, qkv.options());
     at::parallel_for(0, rows, grain, [&](std::int64_t begin, std::int64_t end) {
-      kernel.norm_rope(in(qkv), in(qw), in(kw), {in(p.cosine), in(p.sine)}, p.positions.data(), out(q), out(k), out(inv),
-                       begin, end, shape, static_cast<float>(p.eps));
+      kernel.norm_rope(in(qkv), in(qw), in(kw), {in(p.cosine), in(p.sine)}, p.positions.data(), out(q), out(k),
+                       out(inv), begin, end, shape, static_cast<float>(p.eps));
     });
     const float* v = in(qkv) + (shape.heads + shape.kv_heads) * shape.d;
     over_sequences(p, [&](std::int64_t first, std::int64_t length, float* scratch) {
@@ -134,8 +134,8 @@ struct attention_function : Function<attention_function> {
                                 out(dk) + first * k.size(1), out(dqkv) + first * width + v_column, length, shape);
     });
     auto dw = over_rows_with_sum(rows, 2 * shape.d, [&](std::int64_t begin, std::int64_t end, float* sum) {
-      kernel.norm_rope_backward(in(qkv), in(qw), in(kw), {in(p.cosine), in(p.sine)}, p.positions.data(), in(inv), in(dq),
-                                in(dk), out(dqkv), sum, sum + shape.d, begin, end, shape);
+      kernel.norm_rope_backward(in(qkv), in(qw), in(kw), {in(p.cosine), in(p.sine)}, p.positions.data(), in(inv),
+                                in(dq), in(dk), out(dqkv), sum, sum + shape.d, begin, end, shape);
     });
     return {dqkv, dw.narrow(0, 0, shape.d), dw.narrow(0, shape.d, shape.d), at::Tensor()};
   }
@@ -202,10 +202,9 @@ struct log_prob_function : Function<log_prob_function> {
     if (context->saved_data["entropy_gradient"].toBool() && grads[1].defined()) ge = grads[1].contiguous();
     auto dz = at::empty_like(logits);
     at::parallel_for(0, logits.size(0), grain, [&](std::int64_t begin, std::int64_t end) {
-      kernels::best().log_prob_backward(in(logits), targets.data_ptr<std::int64_t>(),
-                                        static_cast<float>(context->saved_data["inverse"].toDouble()), in(lse),
-                                        in(entropy), in(gp), ge.defined() ? in(ge) : nullptr, out(dz), begin, end,
-                                        logits.size(1));
+      kernels::best().log_prob_backward(
+          in(logits), targets.data_ptr<std::int64_t>(), static_cast<float>(context->saved_data["inverse"].toDouble()),
+          in(lse), in(entropy), in(gp), ge.defined() ? in(ge) : nullptr, out(dz), begin, end, logits.size(1));
     });
     return {dz, at::Tensor(), at::Tensor(), at::Tensor()};
   }
@@ -236,7 +235,8 @@ at::Tensor composite_attention(const at::Tensor& qkv, const at::Tensor& qw, cons
   const auto positions = at::tensor(p.positions, at::kLong);
   const auto cosine = p.cosine.index_select(0, positions).to(qkv.options()).unsqueeze(1);
   const auto sine = p.sine.index_select(0, positions).to(qkv.options()).unsqueeze(1);
-  const auto parts = qkv.view({rows, p.heads + 2 * p.kv_heads, d}).split_with_sizes({p.heads, p.kv_heads, p.kv_heads}, 1);
+  const auto parts =
+      qkv.view({rows, p.heads + 2 * p.kv_heads, d}).split_with_sizes({p.heads, p.kv_heads, p.kv_heads}, 1);
   auto padded = [&](const at::Tensor& x, std::int64_t heads) {
     return at::zeros({batch * longest, heads, d}, x.options())
         .index_copy(0, index, x)

@@ -31,8 +31,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, f
 
 /// Norms q and k per head, rotates them, and attends causally within each sequence.
 /// qkv [N, (heads + 2 kv_heads) d] -> [N, heads d].
-at::Tensor attention(const at::Tensor& qkv, const at::Tensor& q_norm, const at::Tensor& k_norm, const packing& how_packed,
-                     form how = form::automatic);
+at::Tensor attention(const at::Tensor& qkv, const at::Tensor& q_norm, const at::Tensor& k_norm,
+                     const packing& how_packed, form how = form::automatic);
 
 /// gate_up [N, 2 I] -> silu(gate) * up, [N, I].
 at::Tensor swiglu(const at::Tensor& gate_up, form how = form::automatic);

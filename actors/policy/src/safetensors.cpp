@@ -72,13 +72,15 @@ result<safetensors_entry> read_entry(const nlohmann::json& about, std::span<cons
     return bad("its data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) + ") lie outside the file's " +
                std::to_string(data.size()) + " data bytes: is the file truncated?");
   if (end - begin != bytes)
-    return bad("its shape needs " + std::to_string(bytes) + " bytes, its data_offsets hold " + std::to_string(end - begin));
+    return bad("its shape needs " + std::to_string(bytes) + " bytes, its data_offsets hold " +
+               std::to_string(end - begin));
   entry.bytes = data.subspan(begin, bytes);
   return entry;
 }
 
 /// The tensors' bytes must follow one another and fill `data`, as the format asks for. Empty if they do.
-std::string complaint_about_places(const std::map<std::string, safetensors_entry>& entries, std::span<const std::byte> data) {
+std::string complaint_about_places(const std::map<std::string, safetensors_entry>& entries,
+                                   std::span<const std::byte> data) {
   std::vector<std::pair<std::span<const std::byte>, const std::string*>> places;
   for (const auto& [name, entry] : entries) places.emplace_back(entry.bytes, &name);
   std::sort(places.begin(), places.end(), [](const auto& a, const auto& b) {
@@ -98,7 +100,7 @@ std::string complaint_about_places(const std::map<std::string, safetensors_entry
 result<safetensors_file> safetensors_file::open(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return fail(os_error("cannot read " + path.string(), errno));
-  struct stat about{};
+  struct stat about {};
   auto mapped = std::make_shared<mapping>();
   if (::fstat(fd, &about) == 0 && about.st_size > 0) {
     mapped->size = static_cast<std::size_t>(about.st_size);
@@ -120,7 +122,8 @@ result<safetensors_file> safetensors_file::open(const std::filesystem::path& pat
   auto json = parse_json(std::string_view(bytes + 8, header), path.string() + " header");
   if (!json) return fail(json.error());
   if (!json->is_object()) return bad("the header is no JSON object");
-  const std::span<const std::byte> data(reinterpret_cast<const std::byte*>(bytes) + 8 + header, mapped->size - 8 - header);
+  const std::span<const std::byte> data(reinterpret_cast<const std::byte*>(bytes) + 8 + header,
+                                        mapped->size - 8 - header);
 
   safetensors_file file;
   file.mapping_ = std::move(mapped);

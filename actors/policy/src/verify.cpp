@@ -43,7 +43,8 @@ result<reference> read_reference(const std::filesystem::path& directory) {
   const auto* mask = ref.tensors.find("attention_mask");
   if (ids == nullptr || mask == nullptr || ids->type != "I64" || mask->type != "I64" || ids->shape.size() != 2 ||
       ids->shape != mask->shape || ids->count() == 0)
-    return fail(errc::invalid_data, path.string() + ": needs input_ids and attention_mask, I64 of the same shape [B, T]");
+    return fail(errc::invalid_data,
+                path.string() + ": needs input_ids and attention_mask, I64 of the same shape [B, T]");
   ref.width = ids->shape[1];
   const auto id = values_of<std::int64_t>(*ids), own = values_of<std::int64_t>(*mask);
   ref.batch.offsets.push_back(0);
@@ -51,7 +52,8 @@ result<reference> read_reference(const std::filesystem::path& directory) {
     std::int64_t length = 0;
     while (length < ref.width && own[static_cast<std::size_t>(b * ref.width + length)] != 0)
       ref.batch.tokens.push_back(static_cast<token>(id[static_cast<std::size_t>(b * ref.width + length++)]));
-    if (length < 2) return fail(errc::invalid_data, path.string() + ": row " + std::to_string(b) + " has under two tokens");
+    if (length < 2)
+      return fail(errc::invalid_data, path.string() + ": row " + std::to_string(b) + " has under two tokens");
     ref.lengths.push_back(length);
     ref.batch.offsets.push_back(static_cast<std::int64_t>(ref.batch.tokens.size()));
   }
@@ -133,16 +135,17 @@ check check_greedy(causal_lm& model, const reference& ref, const safetensors_ent
     std::vector<sequence_chunk> chunks;
     for (std::int64_t b = 0; b < rows; ++b) {
       const auto i = static_cast<std::size_t>(b);
-      const auto prompt = std::span(ref.batch.tokens).subspan(static_cast<std::size_t>(ref.batch.offsets[i]),
-                                                              static_cast<std::size_t>(ref.lengths[i]));
+      const auto prompt =
+          std::span(ref.batch.tokens)
+              .subspan(static_cast<std::size_t>(ref.batch.offsets[i]), static_cast<std::size_t>(ref.lengths[i]));
       chunks.push_back(step == 0 ? sequence_chunk{b, 0, prompt}
                                  : sequence_chunk{b, ref.lengths[i] + step - 1, {&next[i], 1}});
     }
     const auto best = model.extend(cache, chunks).argmax(-1).to(at::kCPU);
     for (std::int64_t b = 0; b < rows; ++b) {
       next[static_cast<std::size_t>(b)] = static_cast<token>(best.data_ptr<std::int64_t>()[b]);
-      all.add(next[static_cast<std::size_t>(b)], static_cast<double>(theirs[static_cast<std::size_t>(b * steps + step)]), 1,
-              at_row(b, step));
+      all.add(next[static_cast<std::size_t>(b)],
+              static_cast<double>(theirs[static_cast<std::size_t>(b * steps + step)]), 1, at_row(b, step));
     }
   }
   return std::move(all).done();
@@ -181,7 +184,8 @@ void check_training(causal_lm& model, const reference& ref, const json_view& num
   const auto wanted = numbers.at("param_sums_after_3_steps");
   for (const auto& spec : model.layout().tensors)
     if (wanted.has(spec.name))
-      sums.add(part(model.flat(), spec).to(at::kDouble).sum().item<double>(), wanted.at(spec.name).number(), 1, spec.name);
+      sums.add(part(model.flat(), spec).to(at::kDouble).sum().item<double>(), wanted.at(spec.name).number(), 1,
+               spec.name);
   out.checks.push_back(std::move(sums).done());
 }
 
@@ -206,17 +210,22 @@ result<verification> verify_policy(const std::filesystem::path& directory) {
       for (std::size_t i = 0; i < shape.size(); ++i) same = same && (shape[i] < 0 || shape[i] == entry->shape[i]);
       if (same) return entry;
     }
-    out.notes.push_back(std::string(name) + (entry == nullptr ? " is not there" : " has another type or shape") + ": not checked");
+    out.notes.push_back(std::string(name) + (entry == nullptr ? " is not there" : " has another type or shape") +
+                        ": not checked");
     return nullptr;
   };
-  if (const auto* e = usable("logits", "F32", {rows, ref->width, vocab})) out.checks.push_back(check_logits(*model, *ref, *e));
+  if (const auto* e = usable("logits", "F32", {rows, ref->width, vocab}))
+    out.checks.push_back(check_logits(*model, *ref, *e));
   if (const auto* e = usable("token_logprobs", "F32", {rows, ref->width - 1}))
     out.checks.push_back(check_logprobs(*model, *ref, *e));
-  if (const auto* e = usable("greedy_32", "I64", {rows, -1})) out.checks.push_back(check_greedy(*model, *ref, *e, device));
+  if (const auto* e = usable("greedy_32", "I64", {rows, -1}))
+    out.checks.push_back(check_greedy(*model, *ref, *e, device));
   const json_view numbers(ref->numbers, (directory / "golden.json").string());
   try {
-    if (numbers.has("losses")) check_training(*model, *ref, numbers, out);
-    else out.notes.emplace_back("golden.json has no losses: training is not checked");
+    if (numbers.has("losses"))
+      check_training(*model, *ref, numbers, out);
+    else
+      out.notes.emplace_back("golden.json has no losses: training is not checked");
   } catch (const json_view::mismatch& e) {
     return fail(errc::invalid_data, e.what());
   }

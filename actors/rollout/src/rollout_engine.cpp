@@ -5,24 +5,26 @@
 #include <stdexcept>
 #include <utility>
 
-#include "weir/policy/threads.hpp"
 #include "weir/policy/scalar_type.hpp"
+#include "weir/policy/threads.hpp"
 #include "weir/policy/torch.hpp"
 #include "weir/runtime/random.hpp"
 
 namespace weir {
 
 rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
-                               std::shared_ptr<const weight_shelf> weights, std::function<void(const rollout_activity&)> observer)
+                               std::shared_ptr<const weight_shelf> weights,
+                               std::function<void(const rollout_activity&)> observer)
     : node(config),
       config_(std::move(model)),
       settings_(std::move(settings)),
       weights_(std::move(weights)),
       observer_(std::move(observer)) {
-  if (settings_.slots < 1 || settings_.prefill_tokens < 1) throw std::invalid_argument("an engine has at least one slot and prefills at least one token");
+  if (settings_.slots < 1 || settings_.prefill_tokens < 1)
+    throw std::invalid_argument("an engine has at least one slot and prefills at least one token");
   if (settings_.max_context < 2 || settings_.max_context > config_.max_positions)
-    throw std::invalid_argument("max_context is from 2 to the model's " + std::to_string(config_.max_positions) + ", found " +
-                                std::to_string(settings_.max_context));
+    throw std::invalid_argument("max_context is from 2 to the model's " + std::to_string(config_.max_positions) +
+                                ", found " + std::to_string(settings_.max_context));
 }
 
 rollout_engine::~rollout_engine() = default;
@@ -36,8 +38,10 @@ rollout_engine_actor::behavior_type rollout_engine::make_behavior() {
       [this]() -> promise<drained> {
         auto answer = make_response_promise<drained>();
         // Requests are still taken: an episode that is to finish may need another turn.
-        if (idle()) answer.deliver(drained{});
-        else drains_.push_back(answer);
+        if (idle())
+          answer.deliver(drained{});
+        else
+          drains_.push_back(answer);
         return answer;
       },
       [this](const generate_request& request) { return accept(request); },
@@ -69,14 +73,18 @@ promise<generation> rollout_engine::accept(const generate_request& request) {
   const auto length = static_cast<std::int64_t>(request.context.size());
   if (length == 0) return refuse(errc::invalid_argument, "a request has at least one token of context");
   if (length >= settings_.max_context)
-    return refuse(errc::invalid_argument, "a context of " + std::to_string(length) + " tokens leaves no room for one more in the engine's " +
+    return refuse(errc::invalid_argument, "a context of " + std::to_string(length) +
+                                              " tokens leaves no room for one more in the engine's " +
                                               std::to_string(settings_.max_context) + " (max_context)");
   for (auto t : request.context)
     if (t < 0 || t >= config_.vocab_size)
-      return refuse(errc::invalid_data, "token " + std::to_string(t) + " is outside the model's vocabulary of " + std::to_string(config_.vocab_size));
-  if (auto valid = check_sampling(request.sampling, config_.vocab_size); !valid) return refuse(valid.error().code, valid.error().message);
+      return refuse(errc::invalid_data, "token " + std::to_string(t) + " is outside the model's vocabulary of " +
+                                            std::to_string(config_.vocab_size));
+  if (auto valid = check_sampling(request.sampling, config_.vocab_size); !valid)
+    return refuse(valid.error().code, valid.error().message);
   if (waiting_.size() >= settings_.most_waiting)
-    return refuse(errc::unavailable, std::to_string(waiting_.size()) + " requests wait already, which is the engine's bound");
+    return refuse(errc::unavailable,
+                  std::to_string(waiting_.size()) + " requests wait already, which is the engine's bound");
   waiting_.push_back({request, {}, answer, 0, -1, 0});
   schedule();
   return answer;
@@ -87,15 +95,18 @@ promise<weights_adopted> rollout_engine::adopt(const adopt_weights& news) {
   auto view = weights_->find(news.version);
   const auto expected = causal_lm::layout(config_).bytes / sizeof(float) * size_of(settings_.weights);
   if (view && view->bytes.size() != expected)
-    view = fail(errc::invalid_data, "weight version " + std::to_string(news.version) + " has " + std::to_string(view->bytes.size()) +
-                                        " bytes, the engine's model has " + std::to_string(expected));
+    view = fail(errc::invalid_data, "weight version " + std::to_string(news.version) + " has " +
+                                        std::to_string(view->bytes.size()) + " bytes, the engine's model has " +
+                                        std::to_string(expected));
   if (!view) {
     answer.deliver(to_caf(view.error()));
     return answer;
   }
   const auto flat = parameters(view->bytes);
-  if (model_) model_->rebind(flat);
-  else model_.emplace(causal_lm::bind(config_, flat));
+  if (model_)
+    model_->rebind(flat);
+  else
+    model_.emplace(causal_lm::bind(config_, flat));
   held_ = own_ ? nullptr : std::move(view->owner);
   activity_.version = news.version;
   answer.deliver(weights_adopted{news.version});
@@ -112,7 +123,8 @@ at::Tensor rollout_engine::parameters(std::span<const std::byte> bytes) {
   if (type == at::kFloat && settings_.device == "cpu") return here;
   if (!own_) {
     own_ = std::make_unique<at::Tensor[]>(2);
-    for (int i = 0; i < 2; ++i) own_[i] = at::empty({count}, at::TensorOptions(at::kFloat).device(at::Device(settings_.device)));
+    for (int i = 0; i < 2; ++i)
+      own_[i] = at::empty({count}, at::TensorOptions(at::kFloat).device(at::Device(settings_.device)));
   }
   turn_ = 1 - turn_;
   return own_[turn_].copy_(here);
@@ -146,8 +158,10 @@ void rollout_engine::admit() {
     auto& s = waiting_.front();
     s.slot = free_slots_.back();
     free_slots_.pop_back();
-    if (leader && active_[*leader].request.context == s.request.context) s.leader = active_[*leader].slot;
-    else leader = active_.size();
+    if (leader && active_[*leader].request.context == s.request.context)
+      s.leader = active_[*leader].slot;
+    else
+      leader = active_.size();
     active_.push_back(std::move(s));
     waiting_.pop_front();
   }
@@ -167,7 +181,8 @@ void rollout_engine::choose_chunks() {
       const auto count = std::min(prompt - s.cached, room);
       if (count == 0) continue;
       room -= count;
-      tokens = std::span(s.request.context).subspan(static_cast<std::size_t>(s.cached), static_cast<std::size_t>(count));
+      tokens =
+          std::span(s.request.context).subspan(static_cast<std::size_t>(s.cached), static_cast<std::size_t>(count));
       activity_.prompt_tokens += static_cast<std::uint64_t>(count);
     } else {
       tokens = std::span(s.output.tokens).last(1);
@@ -214,16 +229,19 @@ bool rollout_engine::produce(sequence& s, std::span<const float> logits) {
   const auto uniform = to_unit(derive_seed(s.request.seed, "token", s.output.tokens.size()));
   const auto drawn = sampler_.draw(logits, params, uniform);
   if (!drawn) {
-    s.answer.deliver(to_caf(error{errc::numeric, "weight version " + std::to_string(activity_.version) + ": " + drawn.error().message}));
+    s.answer.deliver(to_caf(
+        error{errc::numeric, "weight version " + std::to_string(activity_.version) + ": " + drawn.error().message}));
     return true;
   }
   s.output.tokens.push_back(drawn->id);
   s.output.logprobs.push_back(drawn->logprob);
   s.output.versions.push_back(activity_.version);
   ++activity_.tokens;
-  const bool stop = std::find(params.stop_tokens.begin(), params.stop_tokens.end(), drawn->id) != params.stop_tokens.end();
+  const bool stop =
+      std::find(params.stop_tokens.begin(), params.stop_tokens.end(), drawn->id) != params.stop_tokens.end();
   const auto length = static_cast<std::int64_t>(s.request.context.size() + s.output.tokens.size());
-  if (!stop && static_cast<std::int32_t>(s.output.tokens.size()) < params.max_tokens && length < settings_.max_context) return false;
+  if (!stop && static_cast<std::int32_t>(s.output.tokens.size()) < params.max_tokens && length < settings_.max_context)
+    return false;
   s.output.reason = stop ? finish_reason::stop : finish_reason::length;
   s.answer.deliver(std::move(s.output));
   return true;

@@ -11,7 +11,8 @@ result<void> check_sampling(const sampling_params& p, std::int64_t vocab_size) {
   auto refuse = [](const char* what, auto found) {
     return fail(errc::invalid_argument, std::string("sampling: ") + what + ", found " + std::to_string(found));
   };
-  if (!(p.temperature >= 0) || !std::isfinite(p.temperature)) return refuse("temperature is 0 (greedy) or more", p.temperature);
+  if (!(p.temperature >= 0) || !std::isfinite(p.temperature))
+    return refuse("temperature is 0 (greedy) or more", p.temperature);
   if (!(p.top_p > 0 && p.top_p <= 1)) return refuse("top_p is above 0 and at most 1", p.top_p);
   if (p.top_k < 0) return refuse("top_k is 0 (no limit) or more", p.top_k);
   if (p.max_tokens < 1) return refuse("max_tokens is 1 or more", p.max_tokens);
@@ -59,19 +60,24 @@ result<drawn_token> sampler::draw(std::span<const float> logits, const sampling_
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) total += weights_[i] = std::exp((logits[i] - largest) * scale);
   const auto chosen = greedy ? best : invert(weights_, total, uniform);
-  return drawn_token{static_cast<token>(chosen), static_cast<float>((logits[chosen] - largest) * scale - std::log(total))};
+  return drawn_token{static_cast<token>(chosen),
+                     static_cast<float>((logits[chosen] - largest) * scale - std::log(total))};
 }
 
-drawn_token sampler::draw_filtered(std::span<const float> logits, const sampling_params& params, double uniform, float largest) {
+drawn_token sampler::draw_filtered(std::span<const float> logits, const sampling_params& params, double uniform,
+                                   float largest) {
   const double scale = 1.0 / static_cast<double>(params.temperature);
   candidates_.clear();
   double total = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) candidates_.push_back({logits[i], static_cast<token>(i)});
-  auto before = [](const candidate& a, const candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; };
+  auto before = [](const candidate& a, const candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  };
   auto kept = candidates_.size();
   if (params.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(params.top_k));
   if (kept < candidates_.size())
-    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(kept), candidates_.end(), before);
+    std::nth_element(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(kept), candidates_.end(),
+                     before);
   std::sort(candidates_.begin(), candidates_.begin() + static_cast<std::ptrdiff_t>(kept), before);
 
   weights_.resize(kept);

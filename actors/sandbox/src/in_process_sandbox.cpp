@@ -12,7 +12,11 @@ namespace weir {
 in_process_sandbox::in_process_sandbox(caf::actor_config& config, sandbox_pool_actor pool,
                                        std::function<result<std::unique_ptr<environment>>()> make,
                                        std::shared_ptr<const tokenizer> text, std::shared_ptr<lost_text> lost)
-    : sandbox_actor::base(config), pool_(std::move(pool)), make_(std::move(make)), text_(std::move(text)), lost_(std::move(lost)) {}
+    : sandbox_actor::base(config),
+      pool_(std::move(pool)),
+      make_(std::move(make)),
+      text_(std::move(text)),
+      lost_(std::move(lost)) {}
 
 sandbox_actor::behavior_type in_process_sandbox::make_behavior() {
   return {[this](const run_episode& order) { begin(order); },
@@ -37,7 +41,8 @@ void in_process_sandbox::begin(const run_episode& order) {
   recorder_.start(order_.spec);
   auto task = nlohmann::json::parse(order_.spec.task, nullptr, false);
   if (task.is_discarded()) return fail_episode("its task is no JSON: " + order_.spec.task.substr(0, 100));
-  if (auto have = have_environment(); !have) return fail_episode("the environment could not be made: " + have.error().message);
+  if (auto have = have_environment(); !have)
+    return fail_episode("the environment could not be made: " + have.error().message);
   auto first = guarded("reset", [&] { return environment_->reset(task, order_.spec.seed); });
   if (!first) return fail_episode(first.error().message);
   auto given = give(*first);
@@ -63,15 +68,15 @@ result<void> in_process_sandbox::give(const observation& next) {
   if (!text_) return fail(errc::invalid_argument, "the environment answers in text, and there is no tokenizer");
   const bool prompt = recorder_.context().empty();
   recorder_.given(lost_->encode(*text_, std::get<std::string>(next), [&] {
-    return (prompt ? "the environment's prompt for the task " : "an observation of the environment's at the task ") + order_.spec.task;
+    return (prompt ? "the environment's prompt for the task " : "an observation of the environment's at the task ") +
+           order_.spec.task;
   }));
   return {};
 }
 
 // No timeout of its own: the pool gives the whole episode a deadline and cancels it then.
 void in_process_sandbox::ask() {
-  generate_request turn{recorder_.context(), order_.sampling,
-                        derive_seed(order_.spec.seed, "turn", recorder_.turns())};
+  generate_request turn{recorder_.context(), order_.sampling, derive_seed(order_.spec.seed, "turn", recorder_.turns())};
   request(order_.engine, caf::infinite, std::move(turn))
       .then(
           [this, number = episode_](const generation& answer) {
@@ -82,7 +87,8 @@ void in_process_sandbox::ask() {
           });
 }
 
-// A context that has no room for another turn ends the episode as a step limit does; a prompt that never had is a failure.
+// A context that has no room for another turn ends the episode as a step limit does; a prompt that never had is a
+// failure.
 void in_process_sandbox::refused(const error& reason) {
   if (reason.code == errc::invalid_argument && recorder_.turns() > 0) return complete(false, true, false);
   fail_episode("generation failed: " + reason.message);
@@ -94,7 +100,8 @@ void in_process_sandbox::answered(const generation& turn) {
   auto outcome = guarded("step", [&] { return environment_->step(action{turn.tokens, text}); });
   if (!outcome) return fail_episode(outcome.error().message);
   if (!(std::abs(outcome->reward) <= std::numeric_limits<float>::max()))
-    return fail_episode("the environment's step gave a reward of " + std::to_string(outcome->reward) + ", which is no number that fp32 holds");
+    return fail_episode("the environment's step gave a reward of " + std::to_string(outcome->reward) +
+                        ", which is no number that fp32 holds");
   recorder_.rewarded(outcome->reward);
   if (outcome->terminated || outcome->truncated)
     return complete(outcome->terminated, outcome->truncated, outcome->success);

@@ -78,8 +78,8 @@ void sandbox_pool::admit(std::uint64_t groups, weight_version live) {
     const auto number = next_group_++;
     groups_[number] = {settings_.group_size, 0, live, false, {}};
     for (std::uint32_t sample = 0; sample < settings_.group_size; ++sample)
-      waiting_.push_back({number, sample, 0, derive_seed(settings_.seed, "episode", number, sample), live,
-                          tasks_->task(number)});
+      waiting_.push_back(
+          {number, sample, 0, derive_seed(settings_.seed, "episode", number, sample), live, tasks_->task(number)});
   }
   start_waiting();
   observe();
@@ -122,7 +122,8 @@ bool sandbox_pool::make_sandbox() {
   } catch (const std::exception& e) {
     if (sandboxes_.empty()) throw std::runtime_error("no sandbox can be made: " + first_line(e.what()));
     settings_.sandboxes = static_cast<std::uint32_t>(sandboxes_.size());
-    counts_.shortage = std::to_string(sandboxes_.size()) + " sandboxes can be made and no more: " + first_line(e.what());
+    counts_.shortage =
+        std::to_string(sandboxes_.size()) + " sandboxes can be made and no more: " + first_line(e.what());
     return false;
   }
 }
@@ -133,7 +134,8 @@ void sandbox_pool::start(episode_spec spec, std::size_t engine) {
   ++engine_states_[engine].load;
   ++groups_.at(spec.group).live;
   running_[sandbox->id()] = {spec, engine, clock::now() + settings_.episode_timeout};
-  send(sandbox, run_episode{std::move(spec), settings_.sampling, settings_.max_turns, engines_.all()[engine], *records_});
+  send(sandbox,
+       run_episode{std::move(spec), settings_.sampling, settings_.max_turns, engines_.all()[engine], *records_});
 }
 
 void sandbox_pool::ended(caf::actor_id sandbox, const std::string& failure) {

@@ -38,15 +38,18 @@ bool bpe::add(token left, token right, merged result) {
 
 const bpe::merged* bpe::find(token left, token right) const noexcept {
   const auto key = key_of(left, right);
-  for (auto at = mix64(key) & (table_.size() - 1); table_[at].key != ~std::uint64_t{0}; at = (at + 1) & (table_.size() - 1))
+  for (auto at = mix64(key) & (table_.size() - 1); table_[at].key != ~std::uint64_t{0};
+       at = (at + 1) & (table_.size() - 1))
     if (table_[at].key == key) return &table_[at].value;
   return nullptr;
 }
 
 void bpe::apply(std::vector<token>& symbols) const {
   if (symbols.size() < 2) return;
-  if (symbols.size() <= short_word) apply_short(symbols);
-  else apply_long(symbols);
+  if (symbols.size() <= short_word)
+    apply_short(symbols);
+  else
+    apply_long(symbols);
 }
 
 // Ranks of the pairs side by side; a merge looks only at its two neighbours again.

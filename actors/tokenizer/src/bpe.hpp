@@ -1,6 +1,6 @@
 #pragma once
-// Byte-pair merging (Sennrich, Haddow, Birch 2016): of all adjacent pairs the one of lowest rank, leftmost first, becomes
-// one token, until no pair has a rank.
+// Byte-pair merging (Sennrich, Haddow, Birch 2016): of all adjacent pairs the one of lowest rank, leftmost first,
+// becomes one token, until no pair has a rank.
 
 #include <cstdint>
 #include <string>

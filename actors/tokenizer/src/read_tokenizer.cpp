@@ -17,7 +17,8 @@ namespace {
 constexpr token largest_id = 1 << 26;
 constexpr int deepest = 8;  ///< sequences within sequences: a file that nests more is damaged
 
-/// GPT-2's alphabet: which character stands for which byte. Printable Latin-1 stands for itself, the rest follows U+0100.
+/// GPT-2's alphabet: which character stands for which byte. Printable Latin-1 stands for itself, the rest follows
+/// U+0100.
 struct byte_alphabet {
   std::map<char32_t, unsigned char> bytes;
   byte_alphabet() {
@@ -48,8 +49,9 @@ class reader {
 
   result<std::shared_ptr<tokenizer::impl>> read() {
     if (!root_.is_object()) return fail(errc::invalid_data, origin_ + ": is no JSON object");
-    const bool good = read_model() && read_added() && read_normalizer(field(root_, "normalizer"), "normalizer") && index_added() &&
-                      read_pre_tokenizer(field(root_, "pre_tokenizer"), "pre_tokenizer") && check_rest();
+    const bool good = read_model() && read_added() && read_normalizer(field(root_, "normalizer"), "normalizer") &&
+                      index_added() && read_pre_tokenizer(field(root_, "pre_tokenizer"), "pre_tokenizer") &&
+                      check_rest();
     if (!good || !complaint_.empty()) return fail(errc::invalid_data, origin_ + ": " + complaint_);
     return made_;
   }
@@ -66,7 +68,9 @@ class reader {
     return false;
   }
   /// A value for a message: what is nested is only named, as it may be deep.
-  static std::string shown(const json& value) { return value.is_structured() ? "an " + std::string(value.type_name()) : value.dump(); }
+  static std::string shown(const json& value) {
+    return value.is_structured() ? "an " + std::string(value.type_name()) : value.dump();
+  }
   /// A component's "type"; empty if it has none.
   static std::string type_of(const json& component) {
     if (!component.is_object()) return {};
@@ -82,7 +86,8 @@ class reader {
   }
 
   bool place(token id, std::string bytes) {
-    if (id < 0 || id > largest_id) return bad("token id " + std::to_string(id) + " is not from 0 to " + std::to_string(largest_id));
+    if (id < 0 || id > largest_id)
+      return bad("token id " + std::to_string(id) + " is not from 0 to " + std::to_string(largest_id));
     const auto at = static_cast<std::size_t>(id);
     if (made_->pieces.size() <= at) {
       made_->pieces.resize(at + 1);
@@ -102,11 +107,13 @@ class reader {
       if (const auto& value = field(model, name); value.is_string() && !value.get<std::string>().empty())
         return bad(std::string("model.") + name + " is " + value.dump() + ": only null is supported");
     for (const char* name : {"byte_fallback", "fuse_unk"})
-      if (flag(model, "model", name, false)) return bad(std::string("model.") + name + " is true: only false is supported");
+      if (flag(model, "model", name, false))
+        return bad(std::string("model.") + name + " is true: only false is supported");
     if (const auto& dropout = field(model, "dropout"); !dropout.is_null() && dropout != 0)
       return bad("model.dropout is " + shown(dropout) + ": only null is supported");
     made_->ignore_merges = flag(model, "model", "ignore_merges", false);
-    return read_vocabulary(field(model, "vocab")) && read_unknown(field(model, "unk_token")) && read_merges(field(model, "merges"));
+    return read_vocabulary(field(model, "vocab")) && read_unknown(field(model, "unk_token")) &&
+           read_merges(field(model, "merges"));
   }
 
   bool read_vocabulary(const json& vocab) {
@@ -124,8 +131,7 @@ class reader {
       auto bytes = alphabet_.decode(text);
       const auto n = static_cast<token>(number);
       if (!place(n, bytes ? *bytes : text)) return false;
-      if (taken_[static_cast<std::size_t>(n)])
-        return bad("model.vocab: two entries have the id " + std::to_string(n));
+      if (taken_[static_cast<std::size_t>(n)]) return bad("model.vocab: two entries have the id " + std::to_string(n));
       taken_[static_cast<std::size_t>(n)] = true;
       by_text_.emplace(text, n);
       if (!bytes) continue;
@@ -164,7 +170,8 @@ class reader {
       }
       const auto a = by_text_.find(left), b = by_text_.find(right), both = by_text_.find(left + right);
       if (a == by_text_.end() || b == by_text_.end() || both == by_text_.end())
-        return bad("model.merges[" + std::to_string(rank) + "] " + merge.dump() + " names a token that is not in model.vocab");
+        return bad("model.merges[" + std::to_string(rank) + "] " + merge.dump() +
+                   " names a token that is not in model.vocab");
       if (!made_->merges.add(a->second, b->second, {rank, both->second}))
         return bad("model.merges[" + std::to_string(rank) + "] " + merge.dump() + " stands there twice");
       ++rank;
@@ -187,15 +194,17 @@ class reader {
       t.content = entry["content"].get<std::string>();
       const auto id = entry["id"].get<std::int64_t>();
       if (t.content.empty()) return bad(at + ".content is empty");
-      if (!contents.insert(t.content).second) return bad(at + ".content " + entry["content"].dump() + " stands in added_tokens twice");
+      if (!contents.insert(t.content).second)
+        return bad(at + ".content " + entry["content"].dump() + " stands in added_tokens twice");
       const auto known = by_text_.find(t.content);
       const auto expected = known == by_text_.end() ? next : known->second;
       if (id != expected)
-        return bad(at + ".id is " + entry["id"].dump() + ", but " + entry["content"].dump() + " has the id " + std::to_string(expected) +
-                   (known == by_text_.end() ? ", the next one" : " in model.vocab"));
+        return bad(at + ".id is " + entry["id"].dump() + ", but " + entry["content"].dump() + " has the id " +
+                   std::to_string(expected) + (known == by_text_.end() ? ", the next one" : " in model.vocab"));
       next = std::max(next, id + 1);
       t.id = static_cast<token>(id);
-      if (known == by_text_.end() && static_cast<std::size_t>(id) < taken_.size() && taken_[static_cast<std::size_t>(id)])
+      if (known == by_text_.end() && static_cast<std::size_t>(id) < taken_.size() &&
+          taken_[static_cast<std::size_t>(id)])
         return bad(at + ".id " + std::to_string(id) + " belongs to another token");
       t.single_word = flag(entry, at, "single_word", false);
       t.lstrip = flag(entry, at, "lstrip", false);
@@ -236,7 +245,8 @@ class reader {
     const auto type = type_of(normalizer);
     if (type == "NFC") return made_->nfc = true;
     const auto& list = field(normalizer, "normalizers");
-    if (type != "Sequence" || !list.is_array()) return bad(at + ".type is \"" + type + "\": NFC and Sequence are supported");
+    if (type != "Sequence" || !list.is_array())
+      return bad(at + ".type is \"" + type + "\": NFC and Sequence are supported");
     return read_each(list, at + ".normalizers", depth, [this](auto&&... inner) { return read_normalizer(inner...); });
   }
 
@@ -244,7 +254,8 @@ class reader {
     if (pre.is_null()) return true;
     const auto type = type_of(pre);
     if (const auto& list = field(pre, "pretokenizers"); type == "Sequence" && list.is_array())
-      return read_each(list, at + ".pretokenizers", depth, [this](auto&&... inner) { return read_pre_tokenizer(inner...); });
+      return read_each(list, at + ".pretokenizers", depth,
+                       [this](auto&&... inner) { return read_pre_tokenizer(inner...); });
     if (type != "ByteLevel" && type != "Split")
       return bad(at + ".type is \"" + type + "\": Split, ByteLevel and Sequence are supported");
     // What comes after ByteLevel would see its alphabet in place of the text.

@@ -19,9 +19,12 @@ std::string with_unicode_space(std::string_view pattern) {
       continue;
     }
     const char escaped = pattern[++i];
-    if (escaped == 's') out.append("\\p{White_Space}");
-    else if (escaped == 'S') out.append("\\P{White_Space}");
-    else out.append({'\\', escaped});
+    if (escaped == 's')
+      out.append("\\p{White_Space}");
+    else if (escaped == 'S')
+      out.append("\\P{White_Space}");
+    else
+      out.append({'\\', escaped});
   }
   return out;
 }
@@ -34,8 +37,8 @@ result<splitter> splitter::compile(const std::string& pattern, bool removed, con
   int code = 0;
   PCRE2_SIZE offset = 0;
   const auto ours = with_unicode_space(pattern);
-  auto* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(), PCRE2_UTF | PCRE2_UCP,
-                                 &code, &offset, nullptr);
+  auto* compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(ours.data()), ours.size(), PCRE2_UTF | PCRE2_UCP, &code,
+                                 &offset, nullptr);
   if (compiled == nullptr) {
     PCRE2_UCHAR text[256];
     pcre2_get_error_message(code, text, sizeof text);
@@ -73,7 +76,8 @@ void splitter::split(std::string_view text, std::vector<std::string_view>& to) c
   const auto* bounds = pcre2_get_ovector_pointer(match.get());
   std::size_t from = 0;
   while (from < text.size()) {
-    const int found = pcre2_match(code, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), context.get());
+    const int found =
+        pcre2_match(code, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), context.get());
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) throw std::runtime_error("PCRE2 gave up on a text: error " + std::to_string(found));
     if (bounds[0] > from) to.push_back(text.substr(from, bounds[0] - from));

@@ -12,7 +12,8 @@ namespace weir {
 
 class splitter {
  public:
-  /// `removed`: what the pattern matches is dropped (HF's behavior "Removed"); else it is a piece of its own ("Isolated").
+  /// `removed`: what the pattern matches is dropped (HF's behavior "Removed"); else it is a piece of its own
+  /// ("Isolated").
   static result<splitter> compile(const std::string& pattern, bool removed, const std::string& origin);
 
   /// Appends the pieces of `text`, valid UTF-8, to `to`, in order. Thread-safe.

@@ -29,11 +29,20 @@ std::size_t space_before(std::string_view text, std::size_t from, std::size_t to
 bool is_word(char32_t c) noexcept {
   auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
   // Joiners, and the letters in circles and squares, which are Alphabetic though their category is "symbol".
-  if (in(0x200C, 0x200D) || in(0x24B6, 0x24E9) || in(0x1F130, 0x1F149) || in(0x1F150, 0x1F169) || in(0x1F170, 0x1F189)) return true;
+  if (in(0x200C, 0x200D) || in(0x24B6, 0x24E9) || in(0x1F130, 0x1F149) || in(0x1F150, 0x1F169) || in(0x1F170, 0x1F189))
+    return true;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_LU: case UTF8PROC_CATEGORY_LL: case UTF8PROC_CATEGORY_LT: case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: case UTF8PROC_CATEGORY_MN: case UTF8PROC_CATEGORY_MC: case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND: case UTF8PROC_CATEGORY_NL: case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
       return true;
     default:
       return false;
@@ -85,11 +94,15 @@ void tokenizer::impl::encode(std::string_view text, bool added, std::vector<toke
     std::string composed;
     if (nfc && !utf8::is_ascii(part) && !is_plainly_nfc(part)) part = composed = to_nfc(part);
     auto plain = [&](std::string_view p) { encode_plain(p, out, lost); };
-    if (added) split_added(part, true, plain, [&](token id) { out.push_back(id); });
-    else plain(part);
+    if (added)
+      split_added(part, true, plain, [&](token id) { out.push_back(id); });
+    else
+      plain(part);
   };
-  if (added) split_added(text, false, normalize_and_encode, [&](token id) { out.push_back(id); });
-  else if (!text.empty()) normalize_and_encode(text);
+  if (added)
+    split_added(text, false, normalize_and_encode, [&](token id) { out.push_back(id); });
+  else if (!text.empty())
+    normalize_and_encode(text);
 }
 
 void tokenizer::impl::encode_plain(std::string_view text, std::vector<token>& out, std::string* lost) const {
@@ -106,7 +119,8 @@ void tokenizer::impl::encode_plain(std::string_view text, std::vector<token>& ou
   for (auto w : words) encode_word(w, scratch, out, lost);
 }
 
-void tokenizer::impl::encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out, std::string* lost) const {
+void tokenizer::impl::encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out,
+                                  std::string* lost) const {
   if (ignore_merges)
     if (auto whole = ids.find(std::string(word)); whole != ids.end()) {
       out.push_back(whole->second);
@@ -148,7 +162,8 @@ result<tokenizer> tokenizer::load(const std::filesystem::path& path) {
   auto eos = about->find("eos_token");
   if (eos == about->end() || eos->is_null()) return made;
   if (eos->is_object() && eos->contains("content")) eos = eos->find("content");
-  if (!eos->is_string()) return fail(errc::invalid_data, config.string() + ": eos_token is neither a string nor an object with content");
+  if (!eos->is_string())
+    return fail(errc::invalid_data, config.string() + ": eos_token is neither a string nor an object with content");
   made->eos_ = made->id_of(eos->get<std::string>());
   if (!made->eos_)
     return fail(errc::invalid_data, config.string() + ": eos_token " + eos->dump() + " is not in the vocabulary");
@@ -158,8 +173,10 @@ result<tokenizer> tokenizer::load(const std::filesystem::path& path) {
 std::vector<token> tokenizer::encode(std::string_view text, bool added, std::string* lost) const {
   std::vector<token> out;
   out.reserve(text.size() / 3 + 8);
-  if (utf8::is_ascii(text)) impl_->encode(text, added, out, lost);
-  else impl_->encode(utf8::repaired(text), added, out, lost);
+  if (utf8::is_ascii(text))
+    impl_->encode(text, added, out, lost);
+  else
+    impl_->encode(utf8::repaired(text), added, out, lost);
   return out;
 }
 
@@ -183,7 +200,8 @@ std::optional<token> tokenizer::id_of(std::string_view content) const {
 }
 
 bool tokenizer::is_special(token id) const noexcept {
-  return id >= 0 && static_cast<std::size_t>(id) < impl_->special.size() && impl_->special[static_cast<std::size_t>(id)];
+  return id >= 0 && static_cast<std::size_t>(id) < impl_->special.size() &&
+         impl_->special[static_cast<std::size_t>(id)];
 }
 
 std::size_t tokenizer::size() const noexcept { return impl_->pieces.size(); }
@@ -196,8 +214,10 @@ std::string stream_decoder::next(token id) {
   while (!rest.empty()) {
     const auto s = utf8::next(rest);
     if (s.cut) break;
-    if (s.valid) out.append(rest.substr(0, s.length));
-    else out.append("\xEF\xBF\xBD");
+    if (s.valid)
+      out.append(rest.substr(0, s.length));
+    else
+      out.append("\xEF\xBF\xBD");
     rest.remove_prefix(s.length);
   }
   pending_.erase(0, pending_.size() - rest.size());

@@ -30,18 +30,19 @@ class tokenizer::impl {
   bool add_prefix_space = false;
   bool ignore_merges = false;
   std::vector<splitter> splitters;
-  std::vector<std::string> pieces;                ///< by id: the bytes it stands for
-  std::unordered_map<std::string, token> ids;     ///< the vocabulary by bytes
-  std::array<token, 256> byte_ids{};              ///< -1: the vocabulary lacks this byte
+  std::vector<std::string> pieces;             ///< by id: the bytes it stands for
+  std::unordered_map<std::string, token> ids;  ///< the vocabulary by bytes
+  std::array<token, 256> byte_ids{};           ///< -1: the vocabulary lacks this byte
   std::optional<token> unknown;
   bpe merges;
-  std::vector<added_token> added_tokens;          ///< longest first
-  std::vector<bool> special;                      ///< by id
-  std::array<bool, 256> added_begins{};           ///< bytes that begin an added token
+  std::vector<added_token> added_tokens;  ///< longest first
+  std::vector<bool> special;              ///< by id
+  std::array<bool, 256> added_begins{};   ///< bytes that begin an added token
 
  private:
   void encode_plain(std::string_view text, std::vector<token>& out, std::string* lost) const;
-  void encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out, std::string* lost) const;
+  void encode_word(std::string_view word, std::vector<token>& scratch, std::vector<token>& out,
+                   std::string* lost) const;
   /// The longest added token of one kind that `text`, not empty, begins with; null if none.
   const added_token* added_at(std::string_view text, bool normalized) const noexcept;
   /// Calls plain(part) and found(token) in order for the added tokens of one kind.

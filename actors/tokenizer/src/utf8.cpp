@@ -11,10 +11,14 @@ step next(std::string_view text) noexcept {
   // The range of the second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF.
   std::size_t length = 0;
   unsigned low = 0x80, high = 0xBF;
-  if (first >= 0xC2 && first <= 0xDF) length = 2;
-  else if (first >= 0xE0 && first <= 0xEF) length = 3;
-  else if (first >= 0xF0 && first <= 0xF4) length = 4;
-  else return {1, false, false};
+  if (first >= 0xC2 && first <= 0xDF)
+    length = 2;
+  else if (first >= 0xE0 && first <= 0xEF)
+    length = 3;
+  else if (first >= 0xF0 && first <= 0xF4)
+    length = 4;
+  else
+    return {1, false, false};
   if (first == 0xE0) low = 0xA0;
   if (first == 0xED) high = 0x9F;
   if (first == 0xF0) low = 0x90;
@@ -68,8 +72,10 @@ std::string repaired(std::string_view text) {
   out.reserve(text.size());
   while (!text.empty()) {
     const auto s = next(text);
-    if (s.valid) out.append(text.substr(0, s.length));
-    else out.append("\xEF\xBF\xBD");
+    if (s.valid)
+      out.append(text.substr(0, s.length));
+    else
+      out.append("\xEF\xBF\xBD");
     text.remove_prefix(s.length);
   }
   return out;

@@ -25,19 +25,22 @@ struct count {
   }
 };
 
-void check_text(const tokenizer& text, const json_view& entry, std::size_t number, count& ids, count& decoded, count& skipped) {
+void check_text(const tokenizer& text, const json_view& entry, std::size_t number, count& ids, count& decoded,
+                count& skipped) {
   const auto where = "text " + std::to_string(number) + " " + entry.at("text").json().dump();
   const auto listed = entry.at("ids");
   std::vector<token> expected;
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const auto id = listed.at(i).integer();
-    if (id < std::numeric_limits<token>::min() || id > std::numeric_limits<token>::max()) listed.at(i).refuse("a token of 32 bits");
+    if (id < std::numeric_limits<token>::min() || id > std::numeric_limits<token>::max())
+      listed.at(i).refuse("a token of 32 bits");
     expected.push_back(static_cast<token>(id));
   }
   const auto ours = text.encode(entry.at("text").text());
   ids.add(ours == expected, where + ": " + nlohmann::json(ours).dump() + ", the reference has " + listed.json().dump());
   if (entry.has("decoded")) decoded.add(text.decode(expected) == entry.at("decoded").text(), where);
-  if (entry.has("decoded_skip_special")) skipped.add(text.decode(expected, true) == entry.at("decoded_skip_special").text(), where);
+  if (entry.has("decoded_skip_special"))
+    skipped.add(text.decode(expected, true) == entry.at("decoded_skip_special").text(), where);
 }
 
 }  // namespace

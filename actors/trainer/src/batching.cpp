@@ -11,11 +11,13 @@ result<std::int64_t> check_trajectory(const trajectory& t, std::int64_t vocab) {
   const auto n = t.tokens.size();
   if (t.mask.size() != n || t.logprobs.size() != n || t.versions.size() != n)
     return fail(errc::invalid_argument, who + "tokens, mask, logprobs and versions differ in length");
-  if (n > 0 && t.mask[0] != 0) return fail(errc::invalid_argument, who + "its first token has nothing before it to be predicted from");
+  if (n > 0 && t.mask[0] != 0)
+    return fail(errc::invalid_argument, who + "its first token has nothing before it to be predicted from");
   std::int64_t produced = 0;
   for (std::size_t i = 0; i < n; ++i) {
     if (t.tokens[i] < 0 || t.tokens[i] >= vocab)
-      return fail(errc::invalid_argument, who + "token " + std::to_string(t.tokens[i]) + " is outside the vocabulary of " + std::to_string(vocab));
+      return fail(errc::invalid_argument, who + "token " + std::to_string(t.tokens[i]) +
+                                              " is outside the vocabulary of " + std::to_string(vocab));
     if (t.mask[i] == 0) continue;
     ++produced;
     if (!std::isfinite(t.logprobs[i])) return fail(errc::numeric, who + "a behaviour log-probability is not finite");
@@ -50,7 +52,8 @@ micro_batch make_one(std::span<sample> samples, const at::Device& device) {
         m.targets.push_back(first + static_cast<std::int64_t>(i));
         places.push_back(static_cast<std::int64_t>(b) * m.columns + n++);
       }
-    m.packed.tokens.insert(m.packed.tokens.end(), t.tokens.begin(), t.tokens.begin() + static_cast<std::ptrdiff_t>(used));
+    m.packed.tokens.insert(m.packed.tokens.end(), t.tokens.begin(),
+                           t.tokens.begin() + static_cast<std::ptrdiff_t>(used));
     m.packed.offsets.push_back(static_cast<std::int64_t>(m.packed.tokens.size()));
   }
   m.places = at::tensor(places, at::kLong).to(device);

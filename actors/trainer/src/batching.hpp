@@ -14,8 +14,8 @@ namespace weir {
 struct sample {
   const trajectory* record = nullptr;
   double advantage = 0;
-  std::int64_t produced = 0;       ///< tokens with mask 1
-  std::vector<float> proximal;     ///< their log-probabilities before the step, once known
+  std::int64_t produced = 0;    ///< tokens with mask 1
+  std::vector<float> proximal;  ///< their log-probabilities before the step, once known
 };
 
 /// Checks lengths and values; the error names the group. Returns the number of produced tokens.
@@ -30,7 +30,8 @@ struct micro_batch {
   std::int64_t columns = 0;           ///< T
   std::span<sample> samples;
 
-  /// A [B, T] fp32 matrix whose own places are filled by value(sample, position in the trajectory, index among produced).
+  /// A [B, T] fp32 matrix whose own places are filled by value(sample, position in the trajectory, index among
+  /// produced).
   template <class Value>
   at::Tensor matrix(Value value) const {
     auto out = at::zeros({rows, columns});

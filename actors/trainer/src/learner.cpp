@@ -28,7 +28,8 @@ struct learner::impl {
     std::int64_t steps;
   };
   backup save() const {
-    return {model.flat().detach().clone(), optimizer.first_moment().clone(), optimizer.second_moment().clone(), optimizer.steps()};
+    return {model.flat().detach().clone(), optimizer.first_moment().clone(), optimizer.second_moment().clone(),
+            optimizer.steps()};
   }
   void restore(const backup& b) {
     at::NoGradGuard none;
@@ -54,8 +55,8 @@ struct learner::impl {
   result<void> accumulate(micro_batch& m, const normalizer& norm, bool first_pass, weight_version version, totals& sum);
   result<void> find_proximal(std::vector<std::vector<sample>>& parts, const std::stop_token& stop);
   result<double> apply(double lr, const std::string& what);
-  result<void> train(std::vector<std::vector<sample>>& parts, const std::vector<normalizer>& norms, weight_version version,
-                     double lr, const std::stop_token& stop, totals& sum);
+  result<void> train(std::vector<std::vector<sample>>& parts, const std::vector<normalizer>& norms,
+                     weight_version version, double lr, const std::stop_token& stop, totals& sum);
 };
 
 learner::learner(causal_lm model, learner_settings settings)
@@ -82,8 +83,10 @@ result<void> check_rate(double lr, const std::string& what) {
 
 /// Divides the batch's groups into as many parts as there are minibatches, with advantages; leaves out what has none.
 result<std::vector<std::vector<sample>>> learner::impl::minibatches(std::span<const trajectory_group> batch,
-                                                                    step_report& report, std::vector<normalizer>& norms) {
-  const auto parts = std::min<std::size_t>(std::max<std::uint32_t>(settings.minibatches, 1), std::max<std::size_t>(batch.size(), 1));
+                                                                    step_report& report,
+                                                                    std::vector<normalizer>& norms) {
+  const auto parts =
+      std::min<std::size_t>(std::max<std::uint32_t>(settings.minibatches, 1), std::max<std::size_t>(batch.size(), 1));
   std::vector<std::vector<sample>> out(parts);
   norms.assign(parts, {});
   const bool skip = settings.skip_zero_advantage && settings.entropy_bonus == 0;
@@ -117,26 +120,35 @@ result<std::vector<std::vector<sample>>> learner::impl::minibatches(std::span<co
 
 at::Tensor learner::impl::weights(const at::Tensor& mask, const normalizer& norm) const {
   switch (settings.aggregate) {
-    case aggregation::token_mean: return mask / std::max(norm.tokens, 1.0);
-    case aggregation::sequence_mean_token_mean: return mask / mask.sum(1, true).clamp_min(1) / norm.sequences;
-    case aggregation::sequence_mean_token_sum: return mask / norm.sequences;
-    case aggregation::sequence_mean_token_sum_over_max_length: return mask / (norm.sequences * settings.max_length);
+    case aggregation::token_mean:
+      return mask / std::max(norm.tokens, 1.0);
+    case aggregation::sequence_mean_token_mean:
+      return mask / mask.sum(1, true).clamp_min(1) / norm.sequences;
+    case aggregation::sequence_mean_token_sum:
+      return mask / norm.sequences;
+    case aggregation::sequence_mean_token_sum_over_max_length:
+      return mask / (norm.sequences * settings.max_length);
   }
   return mask;
 }
 
 /// Adds a micro-batch's gradient.
-result<void> learner::impl::accumulate(micro_batch& m, const normalizer& norm, bool first_pass, weight_version version, totals& sum) {
+result<void> learner::impl::accumulate(micro_batch& m, const normalizer& norm, bool first_pass, weight_version version,
+                                       totals& sum) {
   const auto device = model.flat().device();
-  const auto e = model.evaluate(m.packed, m.targets, static_cast<float>(settings.temperature), settings.entropy_bonus != 0);
+  const auto e =
+      model.evaluate(m.packed, m.targets, static_cast<float>(settings.temperature), settings.entropy_bonus != 0);
   objective_inputs in;
   in.logp = m.spread(e.logprobs);
   in.mask = m.matrix([](const sample&, std::size_t, std::int64_t) { return 1.0F; }).to(device);
   in.advantages = m.matrix([](const sample& s, std::size_t, std::int64_t) { return s.advantage; }).to(device);
-  in.logp_behaviour = m.matrix([](const sample& s, std::size_t i, std::int64_t) { return s.record->logprobs[i]; }).to(device);
+  in.logp_behaviour =
+      m.matrix([](const sample& s, std::size_t i, std::int64_t) { return s.record->logprobs[i]; }).to(device);
   in.logp_proximal = in.logp.detach();
   if (!m.samples[0].proximal.empty())
-    in.logp_proximal = m.matrix([](const sample& s, std::size_t, std::int64_t n) { return s.proximal[static_cast<std::size_t>(n)]; }).to(device);
+    in.logp_proximal = m.matrix([](const sample& s, std::size_t, std::int64_t n) {
+                          return s.proximal[static_cast<std::size_t>(n)];
+                        }).to(device);
   else if (settings.needs_proximal && settings.passes > 1) {
     const auto flat = e.logprobs.detach().to(at::kCPU).contiguous();
     const auto* from = flat.data_ptr<float>();
@@ -151,7 +163,8 @@ result<void> learner::impl::accumulate(micro_batch& m, const normalizer& norm, b
   if (settings.entropy_bonus != 0) loss = loss - (m.spread(e.entropy) * weight).sum() * settings.entropy_bonus;
   const auto value = loss.item<double>();
   if (!std::isfinite(value)) {
-    const auto finite = at::isfinite(at::where(in.mask > 0, terms.loss.detach(), at::zeros_like(in.mask))).all(1).to(at::kCPU);
+    const auto finite =
+        at::isfinite(at::where(in.mask > 0, terms.loss.detach(), at::zeros_like(in.mask))).all(1).to(at::kCPU);
     std::int64_t row = 0;
     while (row + 1 < m.rows && finite[row].item<bool>()) ++row;
     return fail(errc::numeric, step_name(version) + ": the loss is " + std::to_string(value) + ", first in group " +
@@ -174,7 +187,9 @@ result<void> learner::impl::find_proximal(std::vector<std::vector<sample>>& part
   for (auto& part : parts)
     for (auto& m : make_micro_batches(part, settings.micro_batch_tokens, model.flat().device())) {
       if (stop.stop_requested()) return fail(stopped());
-      const auto flat = model.evaluate(m.packed, m.targets, static_cast<float>(settings.temperature)).logprobs.to(at::kCPU).contiguous();
+      const auto flat = model.evaluate(m.packed, m.targets, static_cast<float>(settings.temperature))
+                            .logprobs.to(at::kCPU)
+                            .contiguous();
       const auto* from = flat.data_ptr<float>();
       for (auto& s : m.samples) {
         s.proximal.assign(from, from + s.produced);
@@ -192,9 +207,11 @@ result<double> learner::impl::apply(double lr, const std::string& what) {
   const auto norm = grad.norm().item<double>();
   if (!std::isfinite(norm)) {
     for (const auto& spec : model.layout().tensors) {
-      const auto part = grad.narrow(0, static_cast<std::int64_t>(spec.offset / 4), static_cast<std::int64_t>(spec.bytes / 4));
+      const auto part =
+          grad.narrow(0, static_cast<std::int64_t>(spec.offset / 4), static_cast<std::int64_t>(spec.bytes / 4));
       if (!at::isfinite(part).all().item<bool>())
-        return fail(errc::numeric, what + ": the gradient is not finite, first in " + spec.name + "; the step was undone");
+        return fail(errc::numeric,
+                    what + ": the gradient is not finite, first in " + spec.name + "; the step was undone");
     }
     return fail(errc::numeric, what + ": the gradient's norm is not finite; the step was undone");
   }
@@ -206,8 +223,8 @@ result<double> learner::impl::apply(double lr, const std::string& what) {
   return norm;
 }
 
-result<void> learner::impl::train(std::vector<std::vector<sample>>& parts, const std::vector<normalizer>& norms, weight_version version,
-                                  double lr, const std::stop_token& stop, totals& sum) {
+result<void> learner::impl::train(std::vector<std::vector<sample>>& parts, const std::vector<normalizer>& norms,
+                                  weight_version version, double lr, const std::stop_token& stop, totals& sum) {
   if (settings.needs_proximal && parts.size() > 1)
     if (auto found = find_proximal(parts, stop); !found) return found;
   for (std::uint32_t pass = 0; pass < std::max<std::uint32_t>(settings.passes, 1); ++pass)
@@ -285,12 +302,14 @@ result<double> learner::supervised_step(std::span<const trajectory> batch, doubl
 
 result<void> learner::save_state(const std::filesystem::path& file) const {
   auto host = [](const at::Tensor& t) { return t.detach().to(at::kCPU).contiguous(); };
-  const auto w = host(impl_->model.flat()), m = host(impl_->optimizer.first_moment()), v = host(impl_->optimizer.second_moment());
-  auto bytes = [](const at::Tensor& t) {
-    return std::span(static_cast<const std::byte*>(t.data_ptr()), t.nbytes());
-  };
+  const auto w = host(impl_->model.flat()), m = host(impl_->optimizer.first_moment()),
+             v = host(impl_->optimizer.second_moment());
+  auto bytes = [](const at::Tensor& t) { return std::span(static_cast<const std::byte*>(t.data_ptr()), t.nbytes()); };
   const std::vector<std::int64_t> shape{w.numel()};
-  return write_safetensors(file, {{"parameters", "F32", shape, bytes(w)}, {"exp_avg", "F32", shape, bytes(m)}, {"exp_avg_sq", "F32", shape, bytes(v)}},
+  return write_safetensors(file,
+                           {{"parameters", "F32", shape, bytes(w)},
+                            {"exp_avg", "F32", shape, bytes(m)},
+                            {"exp_avg_sq", "F32", shape, bytes(v)}},
                            {{"format", "weir-learner-1"}, {"step", std::to_string(impl_->optimizer.steps())}});
 }
 
@@ -309,7 +328,8 @@ result<void> learner::load_state(const std::filesystem::path& path) {
   const auto step = file->metadata().find("step");
   if (!w.defined() || !m.defined() || !v.defined() || step == file->metadata().end() || step->second.empty() ||
       step->second.size() > 18 || step->second.find_first_not_of("0123456789") != std::string::npos)
-    return fail(errc::invalid_data, path.string() + ": holds no learner state of this model (parameters, exp_avg and exp_avg_sq, " +
+    return fail(errc::invalid_data, path.string() +
+                                        ": holds no learner state of this model (parameters, exp_avg and exp_avg_sq, " +
                                         std::to_string(count) + " numbers each, and a step count)");
   at::NoGradGuard none;
   impl_->model.flat().detach().copy_(w);

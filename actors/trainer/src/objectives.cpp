@@ -30,7 +30,7 @@ objective_terms ppo_clip(const objective_inputs& in, const objective_settings& s
 objective_terms ppo_dual_clip(const objective_inputs& in, const objective_settings& s) {
   auto terms = ppo_clip(in, s);
   const auto bound = -s.dual_clip * in.advantages;
-  const auto bounded = at::logical_and(in.advantages < 0, terms.loss > bound);
+  const auto bounded = at::logical_and(in.advantages<0, terms.loss> bound);
   return {at::where(bounded, bound, terms.loss), at::maximum(terms.clipped, bounded.to(terms.clipped.scalar_type()))};
 }
 
@@ -92,10 +92,14 @@ std::vector<std::string> objective_names() {
 at::Tensor aggregation_weights(const at::Tensor& mask, aggregation how, double max_length) {
   const auto sequences = static_cast<double>(mask.size(0));
   switch (how) {
-    case aggregation::token_mean: return mask / mask.sum().clamp_min(1);
-    case aggregation::sequence_mean_token_mean: return mask / mask.sum(1, true).clamp_min(1) / sequences;
-    case aggregation::sequence_mean_token_sum: return mask / sequences;
-    case aggregation::sequence_mean_token_sum_over_max_length: return mask / (sequences * max_length);
+    case aggregation::token_mean:
+      return mask / mask.sum().clamp_min(1);
+    case aggregation::sequence_mean_token_mean:
+      return mask / mask.sum(1, true).clamp_min(1) / sequences;
+    case aggregation::sequence_mean_token_sum:
+      return mask / sequences;
+    case aggregation::sequence_mean_token_sum_over_max_length:
+      return mask / (sequences * max_length);
   }
   return mask;
 }

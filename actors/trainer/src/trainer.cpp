@@ -100,13 +100,16 @@ bool trainer::publish() {
 void trainer::request_batch() {
   waiting_ = true;
   request(*batches_, caf::infinite, next_batch{version_})
-      .then([this](const training_batch& batch) { train(batch); }, [this](const caf::error& e) { refused(from_caf(e)); });
+      .then([this](const training_batch& batch) { train(batch); },
+            [this](const caf::error& e) { refused(from_caf(e)); });
 }
 
 /// The buffer or the store ended. If that is because the graph stops, it is no error; if not, the graph knows why.
 void trainer::refused(const error& why) {
-  if (why.code == errc::unavailable) finish(version_);
-  else finish(fail(why));
+  if (why.code == errc::unavailable)
+    finish(version_);
+  else
+    finish(fail(why));
 }
 
 void trainer::train(const training_batch& batch) {
@@ -135,7 +138,8 @@ void trainer::train(const training_batch& batch) {
   unreported_ = step;
   if (failed_in_a_row_ >= std::max<std::uint32_t>(settings_.most_failed_steps, 1)) {
     hooks_.on_step(*std::exchange(unreported_, std::nullopt));
-    return finish(fail(errc::numeric, std::to_string(failed_in_a_row_) + " steps in a row failed, the last: " + step.failure));
+    return finish(
+        fail(errc::numeric, std::to_string(failed_in_a_row_) + " steps in a row failed, the last: " + step.failure));
   }
   advance();
 }

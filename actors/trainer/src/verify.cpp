@@ -33,8 +33,11 @@ const std::map<std::string, advantage_kind> advantage_kinds{{"grpo_sample_std", 
 at::Tensor matrix(const json_view& rows, const at::Tensor& like = {}) {
   std::vector<double> values;
   const auto height = rows.size(), width = height == 0 ? 0 : rows.at(0).size();
-  if (like.defined() ? like.sizes() != at::IntArrayRef{static_cast<std::int64_t>(height), static_cast<std::int64_t>(width)} : width == 0)
-    rows.refuse(like.defined() ? std::to_string(like.size(0)) + " rows of " + std::to_string(like.size(1)) : "rows of numbers");
+  if (like.defined()
+          ? like.sizes() != at::IntArrayRef{static_cast<std::int64_t>(height), static_cast<std::int64_t>(width)}
+          : width == 0)
+    rows.refuse(like.defined() ? std::to_string(like.size(0)) + " rows of " + std::to_string(like.size(1))
+                               : "rows of numbers");
   for (std::size_t i = 0; i < height; ++i) {
     const auto row = rows.at(i);
     if (row.size() != width) row.refuse(std::to_string(width) + " numbers, as the rows before it");
@@ -96,7 +99,8 @@ policy_case read_case(const json_view& entry) {
   for (std::size_t i = 0; i < rewards.size(); ++i) c.rewards.push_back(rewards.at(i).number());
   const auto rows = static_cast<std::size_t>(c.inputs.mask.size(0));
   if (c.rewards.size() != rows) rewards.refuse(std::to_string(rows) + " numbers, one a row of mask");
-  if (c.group_size == 0 || rows % c.group_size != 0) config.at("group_size").refuse("a divisor of the " + std::to_string(rows) + " rows");
+  if (c.group_size == 0 || rows % c.group_size != 0)
+    config.at("group_size").refuse("a divisor of the " + std::to_string(rows) + " rows");
   return c;
 }
 
@@ -170,7 +174,8 @@ void check_case(const json_view& entry, const std::string& where, collector& out
   const auto per_sequence = advantages_of(c, advantage_kind::grpo);
   c.inputs.advantages = at::tensor(per_sequence, at::kDouble).unsqueeze(1).expand_as(c.inputs.mask);
   for (const auto& [key, expected] : entry.at("objectives").items())
-    if (!check_objective(c, key, expected, where, out) && where == "case 0") notes.push_back(key + ": not implemented, not checked");
+    if (!check_objective(c, key, expected, where, out) && where == "case 0")
+      notes.push_back(key + ": not implemented, not checked");
   if (entry.has("diagnostics")) check_diagnostics(c, entry.at("diagnostics"), where, out);
 }
 

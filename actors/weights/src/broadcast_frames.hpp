@@ -1,7 +1,7 @@
 #pragma once
-// What the machines of a broadcast say to one another, in control frames of a transport: a kind (1 byte), then the fields
-// in their order, little-endian; strings and lists after their length (32 bits). All of it comes from outside: `read` checks
-// lengths before it allocates.
+// What the machines of a broadcast say to one another, in control frames of a transport: a kind (1 byte), then the
+// fields in their order, little-endian; strings and lists after their length (32 bits). All of it comes from outside:
+// `read` checks lengths before it allocates.
 
 #include <bit>
 #include <cstdint>
@@ -40,8 +40,8 @@ struct payload_size {
   auto fields() { return std::tie(id, bytes, chunk); }
 };
 
-/// Who connects, to whom it connects. `address` is where others can reach it; `host` is equal for those that can map each
-/// other's memory.
+/// Who connects, to whom it connects. `address` is where others can reach it; `host` is equal for those that can map
+/// each other's memory.
 struct hello {
   static constexpr std::uint8_t kind = 1;
   std::uint32_t protocol = broadcast::protocol;
@@ -51,8 +51,8 @@ struct hello {
   auto fields() { return std::tie(protocol, join, snapshot_bytes, name, address, host); }
 };
 
-/// Source -> receiver: there is a version. `deltas` form a chain that ends there; it may be empty. Whom to ask for it, in
-/// this order, and the source after them.
+/// Source -> receiver: there is a version. `deltas` form a chain that ends there; it may be empty. Whom to ask for it,
+/// in this order, and the source after them.
 struct announce {
   static constexpr std::uint8_t kind = 2;
   payload_size snapshot;
@@ -187,9 +187,11 @@ inline result<frame> read(std::span<const std::byte> bytes) {
     found = std::move(empty);
     return true;
   };
-  if (take(hello{}) || take(announce{}) || take(subscribe{}) || take(offer{}) || take(refuse{}) || take(ready{}) || take(release{}) || take(status{}))
+  if (take(hello{}) || take(announce{}) || take(subscribe{}) || take(offer{}) || take(refuse{}) || take(ready{}) ||
+      take(release{}) || take(status{}))
     return found;
-  return fail(errc::invalid_data, "a frame of kind " + std::to_string(kind) + " that is malformed or of another version");
+  return fail(errc::invalid_data,
+              "a frame of kind " + std::to_string(kind) + " that is malformed or of another version");
 }
 
 }  // namespace weir::broadcast

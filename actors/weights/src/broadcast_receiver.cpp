@@ -81,7 +81,7 @@ struct broadcast_receiver::state {
     if (handlers.on_notice) handlers.on_notice(what);
   }
 
-  // ---- connections ---------------------------------------------------------------------------------------------------
+  // ---- connections ----------------------------------------------------------------------------------------
 
   result<void> join() {
     auto made = data->connect(settings.source, clock_::now() + connect_patience);
@@ -146,7 +146,8 @@ struct broadcast_receiver::state {
     if (const auto* r = std::get_if<release>(&*f)) return server.released(from, r->id);
     if (const auto* a = std::get_if<announce>(&*f)) {
       if (peer != source) return drop(peer, "it announces versions, and is not the source");
-      if (a->snapshot.bytes != settings.bytes || a->snapshot.chunk < least_chunk) return drop(peer, "it announces versions of another size");
+      if (a->snapshot.bytes != settings.bytes || a->snapshot.chunk < least_chunk)
+        return drop(peer, "it announces versions of another size");
       next = *a;
       return;
     }
@@ -164,7 +165,7 @@ struct broadcast_receiver::state {
     on_closed(*peer, why);
   }
 
-  // ---- a version's way here -------------------------------------------------------------------------------------------
+  // ---- a version's way here -------------------------------------------------------------------------------
 
   /// Begins what was announced last; false if it has to wait for memory.
   bool start() {
@@ -177,10 +178,12 @@ struct broadcast_receiver::state {
       j.heard = clock_::now();
       j.mapping_region = j.what.region;
       if (!j.mapping_region.empty()) return map_now(), true;
-      if (auto sent = j.mapping->send(write(subscribe{j.what.snapshot.id, 0, access::map})); !sent) map_failed(sent.error().message);
+      if (auto sent = j.mapping->send(write(subscribe{j.what.snapshot.id, 0, access::map})); !sent)
+        map_failed(sent.error().message);
       return true;
     }
-    auto* into = slots->free(*data, [this](weight_version v) { return server.used(whole(v)) || (newest && newest->version == v); });
+    auto* into = slots->free(
+        *data, [this](weight_version v) { return server.used(whole(v)) || (newest && newest->version == v); });
     if (into == nullptr) return false;
     if (into->version) server.remove(whole(*into->version), "it is not kept any more");
     j.started = true;
@@ -203,12 +206,14 @@ struct broadcast_receiver::state {
     j.steps = {j.what.snapshot};
     j.delta = false;
     if (!newest) return;
-    const auto first = std::find_if(j.what.deltas.begin(), j.what.deltas.end(), [&](const payload_size& d) { return d.id.base == newest->version; });
+    const auto first = std::find_if(j.what.deltas.begin(), j.what.deltas.end(),
+                                    [&](const payload_size& d) { return d.id.base == newest->version; });
     if (first == j.what.deltas.end()) return;
     std::uint64_t total = 0;
     for (auto d = first; d != j.what.deltas.end(); ++d) {
       const auto after = std::next(d) == j.what.deltas.end() ? j.version() : std::next(d)->id.base;
-      if (d->id.version != after || d->chunk < least_chunk) return notice("an announced chain of deltas has a gap: the whole is taken");
+      if (d->id.version != after || d->chunk < least_chunk)
+        return notice("an announced chain of deltas has a gap: the whole is taken");
       total += d->bytes;
     }
     if (total >= settings.bytes) return;
@@ -231,7 +236,8 @@ struct broadcast_receiver::state {
   /// Those that are not announced any more, and that nobody reads.
   void forget_deltas() {
     for (auto it = deltas.begin(); it != deltas.end();) {
-      const bool announced = current && std::any_of(current->what.deltas.begin(), current->what.deltas.end(), [&](const payload_size& d) { return d.id == it->first; });
+      const bool announced = current && std::any_of(current->what.deltas.begin(), current->what.deltas.end(),
+                                                    [&](const payload_size& d) { return d.id == it->first; });
       if (announced || server.used(it->first)) {
         ++it;
         continue;
@@ -259,7 +265,8 @@ struct broadcast_receiver::state {
     h.notice = [this](const std::string& text) { notice(text); };
     h.done = [this](result<void> outcome) { fetched(std::move(outcome)); };
     const fetch_settings f{settings.window, 30s, settings.silence};
-    j.fetch = std::make_unique<payload_fetch>(size, into, j.what.parents.size() + 1, !j.delta && j.what.local != 0, f, std::move(h));
+    j.fetch = std::make_unique<payload_fetch>(size, into, j.what.parents.size() + 1, !j.delta && j.what.local != 0, f,
+                                              std::move(h));
   }
 
   void fetched(result<void> outcome) {
@@ -294,8 +301,10 @@ struct broadcast_receiver::state {
       return 1;
     }
     if (j.fetched && j.applier.done()) {
-      if (++j.step < j.steps.size()) fetch_step();
-      else server.complete(whole(j.version())), arrived();
+      if (++j.step < j.steps.size())
+        fetch_step();
+      else
+        server.complete(whole(j.version())), arrived();
       return 1;
     }
     return *applied;
@@ -303,7 +312,8 @@ struct broadcast_receiver::state {
 
   void arrived() {
     auto& j = *current;
-    finish({j.version(), std::as_const(*j.into->memory).bytes().first(settings.bytes), j.into_kept, j.delta, false, j.wire_bytes, 0});
+    finish({j.version(), std::as_const(*j.into->memory).bytes().first(settings.bytes), j.into_kept, j.delta, false,
+            j.wire_bytes, 0});
   }
 
   void finish(arrived_weights w) {
@@ -311,8 +321,15 @@ struct broadcast_receiver::state {
     w.seconds = std::chrono::duration<double>(elapsed).count();
     newest = w;
     current.reset();
-    static_cast<void>(tell({w.version + 1, told_adopted ? *told_adopted + 1 : 0, 0, w.wire_bytes,
-                            static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count()), w.delta, w.mapped, {}}));
+    static_cast<void>(
+        tell({w.version + 1,
+              told_adopted ? *told_adopted + 1 : 0,
+              0,
+              w.wire_bytes,
+              static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(elapsed).count()),
+              w.delta,
+              w.mapped,
+              {}}));
     if (handlers.on_arrived) handlers.on_arrived(w);
   }
 
@@ -324,17 +341,20 @@ struct broadcast_receiver::state {
     }
     current.reset();
     notice(why);
-    static_cast<void>(tell({newest ? newest->version + 1 : 0, told_adopted ? *told_adopted + 1 : 0, version + 1, 0, 0, 0, 0, why}));
+    static_cast<void>(
+        tell({newest ? newest->version + 1 : 0, told_adopted ? *told_adopted + 1 : 0, version + 1, 0, 0, 0, 0, why}));
   }
 
-  // ---- reading in place -----------------------------------------------------------------------------------------------
+  // ---- reading in place -----------------------------------------------------------------------------------
 
   void mapping_frame(const frame& f) {
     auto& j = *current;
     j.heard = clock_::now();
     const auto& id = j.what.snapshot.id;
-    if (const auto* o = std::get_if<offer>(&f); o != nullptr && o->size == j.what.snapshot) j.mapping_region = o->region;
-    if (const auto* r = std::get_if<refuse>(&f); r != nullptr && r->id == id) return map_failed("it is refused: " + r->why);
+    if (const auto* o = std::get_if<offer>(&f); o != nullptr && o->size == j.what.snapshot)
+      j.mapping_region = o->region;
+    if (const auto* r = std::get_if<refuse>(&f); r != nullptr && r->id == id)
+      return map_failed("it is refused: " + r->why);
     const auto* r = std::get_if<ready>(&f);
     if (r != nullptr && r->id == id && r->first == chunks_of(j.what.snapshot) && !j.mapping_region.empty()) map_now();
   }
@@ -366,21 +386,26 @@ struct broadcast_receiver::state {
     });
   }
 
-  // ---- the loop -------------------------------------------------------------------------------------------------------
+  // ---- the loop -------------------------------------------------------------------------------------------
 
   std::size_t progress() {
     auto done = data->progress();
     if (!source && clock_::now() >= source_again) {
-      if (join()) ++done;
-      else source.reset(), source_again = clock_::now() + reconnect_after;
+      if (join())
+        ++done;
+      else
+        source.reset(), source_again = clock_::now() + reconnect_after;
     }
     if (!current && next) {
       const auto what = *std::exchange(next, std::nullopt);
-      if (newest && what.snapshot.id.version <= newest->version) static_cast<void>(tell({newest->version + 1, told_adopted ? *told_adopted + 1 : 0, 0, 0, 0, 0, 0, {}}));
-      else current.emplace(), current->what = what, current->map = what.local != 0 && settings.map;
+      if (newest && what.snapshot.id.version <= newest->version)
+        static_cast<void>(tell({newest->version + 1, told_adopted ? *told_adopted + 1 : 0, 0, 0, 0, 0, 0, {}}));
+      else
+        current.emplace(), current->what = what, current->map = what.local != 0 && settings.map;
     }
     if (current && !current->started && start()) ++done;
-    if (current && current->mapping && clock_::now() - current->heard > settings.silence) map_failed("its owner says nothing");
+    if (current && current->mapping && clock_::now() - current->heard > settings.silence)
+      map_failed("its owner says nothing");
     if (current && current->fetch && !current->fetched) done += current->fetch->work();
     if (current && current->delta && current->fetch) done += apply();
     done += release_mapped();
@@ -394,9 +419,12 @@ broadcast_receiver::~broadcast_receiver() {
   if (state_->source) state_->source->close();
 }
 
-result<std::unique_ptr<broadcast_receiver>> broadcast_receiver::make(const transport_maker& maker, receiver_settings settings, receiver_handlers handlers) {
+result<std::unique_ptr<broadcast_receiver>> broadcast_receiver::make(const transport_maker& maker,
+                                                                     receiver_settings settings,
+                                                                     receiver_handlers handlers) {
   if (settings.bytes == 0) throw std::invalid_argument("a broadcast's versions have at least one byte");
-  if (settings.slots < 2) throw std::invalid_argument("a receiver has at least two slots: one is read while the other is filled");
+  if (settings.slots < 2)
+    throw std::invalid_argument("a receiver has at least two slots: one is read while the other is filled");
   auto made = std::make_unique<state>(std::move(settings), std::move(handlers));
   auto* s = made.get();
   transport_handlers h;

@@ -86,10 +86,13 @@ struct broadcast_source::state {
 
   void greeted(const std::shared_ptr<connection>& peer, const hello& h) {
     if (h.protocol != protocol)
-      return drop(peer, h.name + " speaks version " + std::to_string(h.protocol) + " of the protocol, this is " + std::to_string(protocol));
+      return drop(peer, h.name + " speaks version " + std::to_string(h.protocol) + " of the protocol, this is " +
+                            std::to_string(protocol));
     if (h.snapshot_bytes != settings.bytes)
-      return drop(peer, h.name + " expects " + std::to_string(h.snapshot_bytes) + " bytes of weights, here are " + std::to_string(settings.bytes));
-    if (h.join != 0 && find(*peer) == nullptr) members.push_back({peer, h.name, h.address, settings.share ? h.host : std::string(), {}, {}, {}, 0, {}});
+      return drop(peer, h.name + " expects " + std::to_string(h.snapshot_bytes) + " bytes of weights, here are " +
+                            std::to_string(settings.bytes));
+    if (h.join != 0 && find(*peer) == nullptr)
+      members.push_back({peer, h.name, h.address, settings.share ? h.host : std::string(), {}, {}, {}, 0, {}});
   }
 
   void said(member& m, const status& s) {
@@ -102,7 +105,8 @@ struct broadcast_source::state {
       m.assigned.reset();
     } else if (m.assigned && m.arrived && *m.arrived >= *m.assigned) {
       m.failures = 0;
-      if (auto found = versions.find(*m.assigned); found != versions.end()) found->second.report.wire_bytes += s.wire_bytes;
+      if (auto found = versions.find(*m.assigned); found != versions.end())
+        found->second.report.wire_bytes += s.wire_bytes;
       if (s.wire_bytes > smallest_chunk && s.microseconds > 0)
         rate = 0.5 * rate + 0.5 * static_cast<double>(s.wire_bytes) / (1e-6 * static_cast<double>(s.microseconds));
       m.assigned.reset();
@@ -112,7 +116,8 @@ struct broadcast_source::state {
 
   void on_closed(connection& gone) {
     for (const auto& id : server.closed(gone))
-      if (auto found = versions.find(id.version); found != versions.end() && !id.is_delta()) found->second.spoiled = true;
+      if (auto found = versions.find(id.version); found != versions.end() && !id.is_delta())
+        found->second.spoiled = true;
     std::erase_if(members, [&](const member& m) { return m.peer.get() == &gone; });
     std::erase_if(peers, [&](const auto& p) { return p.get() == &gone; });
     settle();
@@ -130,7 +135,8 @@ struct broadcast_source::state {
     std::vector<const member*> found;
     for (const auto& m : members) {
       if (here(m)) continue;
-      const bool first = m.host.empty() || std::none_of(found.begin(), found.end(), [&](const member* l) { return l->host == m.host; });
+      const bool first = m.host.empty() ||
+                         std::none_of(found.begin(), found.end(), [&](const member* l) { return l->host == m.host; });
       if (first) found.push_back(&m);
     }
     return found;
@@ -138,11 +144,16 @@ struct broadcast_source::state {
 
   void publish(weight_version version, std::shared_ptr<region> content) {
     if (!versions.empty() && version <= newest())
-      throw std::invalid_argument("weight version " + std::to_string(version) + " was published after " + std::to_string(newest()));
+      throw std::invalid_argument("weight version " + std::to_string(version) + " was published after " +
+                                  std::to_string(newest()));
     const auto count = leaders().size();
     auto plan = choose_plan(settings.shape, settings.bytes, count, {rate, 1e-4});
     if (settings.chunk > 0) plan.chunk = settings.chunk;
-    held h{content, {version, plan.shape, plan.chunk, members.size(), settings.bytes, 0, 0, 0, 0}, clock_::now(), false, false};
+    held h{content,
+           {version, plan.shape, plan.chunk, members.size(), settings.bytes, 0, 0, 0, 0},
+           clock_::now(),
+           false,
+           false};
     std::optional<weight_version> before;
     if (!versions.empty()) before.emplace(newest());
     versions.emplace(version, std::move(h));
@@ -174,14 +185,17 @@ struct broadcast_source::state {
     auto made = deltas.take();
     auto& v = versions.at(made.id.version);
     v.report.encode_seconds = made.seconds;
-    auto memory = made.records.empty() ? fail(errc::unavailable, "it is no smaller than the whole") : data->allocate(made.records.size());
+    auto memory = made.records.empty() ? fail(errc::unavailable, "it is no smaller than the whole")
+                                       : data->allocate(made.records.size());
     if (!memory) {
-      notice("weight version " + std::to_string(made.id.version) + " is sent whole, not as a delta: " + memory.error().message);
+      notice("weight version " + std::to_string(made.id.version) +
+             " is sent whole, not as a delta: " + memory.error().message);
       return chain_broken();
     }
     std::copy(made.records.begin(), made.records.end(), (*memory)->bytes().begin());
     v.report.delta_bytes = made.records.size();
-    const payload_size size{made.id, made.records.size(), best_chunk(v.report.shape, made.records.size(), leaders().size(), {rate, 1e-4})};
+    const payload_size size{made.id, made.records.size(),
+                            best_chunk(v.report.shape, made.records.size(), leaders().size(), {rate, 1e-4})};
     server.add(size, std::move(*memory));
     server.complete(size.id);
     chain.push_back(size);
@@ -207,12 +221,14 @@ struct broadcast_source::state {
       a.deltas.clear();
       a.region = server.lend(m.peer, a.snapshot.id);
     } else if (position == readers.end()) {
-      const auto leader = std::find_if(readers.begin(), readers.end(), [&](const member* l) { return l->host == m.host; });
+      const auto leader =
+          std::find_if(readers.begin(), readers.end(), [&](const member* l) { return l->host == m.host; });
       a.local = 1;
       a.deltas.clear();
       a.parents.push_back((*leader)->address);
     } else if (m.failures == 0) {  // who failed with its parents asks the source
-      for (auto i : ancestors(v.report.shape, static_cast<std::size_t>(position - readers.begin()))) a.parents.push_back(readers[i]->address);
+      for (auto i : ancestors(v.report.shape, static_cast<std::size_t>(position - readers.begin())))
+        a.parents.push_back(readers[i]->address);
     }
     m.assigned = newest();
     static_cast<void>(m.peer->send(write(std::move(a))));
@@ -234,7 +250,9 @@ struct broadcast_source::state {
   void settle() {
     if (versions.empty()) return;
     for (auto& [version, v] : versions) {
-      const bool all = !members.empty() && std::all_of(members.begin(), members.end(), [&, n = version](const member& m) { return m.arrived && *m.arrived >= n; });
+      const bool all =
+          !members.empty() && std::all_of(members.begin(), members.end(),
+                                          [&, n = version](const member& m) { return m.arrived && *m.arrived >= n; });
       if (!all || std::exchange(v.reported, true)) continue;
       v.report.receivers = members.size();
       v.report.seconds = seconds_since(v.published);
@@ -255,7 +273,8 @@ struct broadcast_source::state {
     std::vector<std::pair<weight_version, bool>> free;
     for (auto it = versions.begin(); it != versions.end() && it->first != newest();) {
       const auto version = it->first;
-      const bool wanted = std::any_of(members.begin(), members.end(), [&](const member& m) { return m.assigned == version; });
+      const bool wanted =
+          std::any_of(members.begin(), members.end(), [&](const member& m) { return m.assigned == version; });
       if (wanted || server.used({version, no_base}) || deltas.reads(version)) {
         ++it;
         continue;
@@ -288,9 +307,12 @@ broadcast_source::~broadcast_source() {
   for (auto& p : std::exchange(state_->peers, {})) p->close();
 }
 
-result<std::unique_ptr<broadcast_source>> broadcast_source::make(const transport_maker& maker, broadcast_settings settings, source_handlers handlers) {
+result<std::unique_ptr<broadcast_source>> broadcast_source::make(const transport_maker& maker,
+                                                                 broadcast_settings settings,
+                                                                 source_handlers handlers) {
   if (settings.bytes == 0) throw std::invalid_argument("a broadcast's versions have at least one byte");
-  if (settings.chunk != 0 && settings.chunk < 1024) throw std::invalid_argument("a broadcast's chunks have at least 1024 bytes");
+  if (settings.chunk != 0 && settings.chunk < 1024)
+    throw std::invalid_argument("a broadcast's chunks have at least 1024 bytes");
   std::uint64_t covered = 0;
   for (const auto& r : settings.ranges) covered = r.offset == covered ? covered + r.bytes : ~std::uint64_t{0};
   if (settings.delta != delta_use::off && covered != settings.bytes)
@@ -313,10 +335,14 @@ result<std::unique_ptr<broadcast_source>> broadcast_source::make(const transport
 
 const std::string& broadcast_source::address() const noexcept { return state_->address; }
 result<std::shared_ptr<region>> broadcast_source::allocate() { return state_->data->allocate(state_->settings.bytes); }
-void broadcast_source::publish(weight_version version, std::shared_ptr<region> content) { state_->publish(version, std::move(content)); }
+void broadcast_source::publish(weight_version version, std::shared_ptr<region> content) {
+  state_->publish(version, std::move(content));
+}
 std::size_t broadcast_source::receivers() const noexcept { return state_->members.size(); }
 std::size_t broadcast_source::progress() { return state_->progress(); }
 int broadcast_source::event_fd() const noexcept { return state_->data->event_fd(); }
-std::chrono::milliseconds broadcast_source::patience() const noexcept { return state_->server.busy() || !state_->deltas.idle() ? 0ms : 100ms; }
+std::chrono::milliseconds broadcast_source::patience() const noexcept {
+  return state_->server.busy() || !state_->deltas.idle() ? 0ms : 100ms;
+}
 
 }  // namespace weir

@@ -22,7 +22,8 @@ class delta_applier {
   result<std::size_t> work() {
     using clock = std::chrono::steady_clock;
     std::size_t applied = 0;
-    for (const auto begin = clock::now(); at_ < there_ && clock::now() - begin < std::chrono::milliseconds(2); ++applied) {
+    for (const auto begin = clock::now(); at_ < there_ && clock::now() - begin < std::chrono::milliseconds(2);
+         ++applied) {
       const auto rest = records_.subspan(at_, there_ - at_);
       if (rest.size() < sizeof(delta_head) && there_ < records_.size()) break;
       auto head = read_delta_head(records_.subspan(at_));
@@ -34,7 +35,8 @@ class delta_applier {
       at_ += *length;
       covered_ += head->bytes;
     }
-    if (at_ == records_.size() && covered_ != into_.size()) return fail(errc::invalid_data, "a delta leaves bytes of the version out");
+    if (at_ == records_.size() && covered_ != into_.size())
+      return fail(errc::invalid_data, "a delta leaves bytes of the version out");
     return applied;
   }
 

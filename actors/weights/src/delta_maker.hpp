@@ -31,7 +31,9 @@ class delta_maker {
   }
   void stop() { base_ = next_ = nullptr; }
   bool idle() const noexcept { return next_ == nullptr; }
-  bool reads(weight_version version) const noexcept { return !idle() && (made_.id.base == version || made_.id.version == version); }
+  bool reads(weight_version version) const noexcept {
+    return !idle() && (made_.id.base == version || made_.id.version == version);
+  }
 
   /// For a few milliseconds. True when it is done: then `take`.
   bool work() {

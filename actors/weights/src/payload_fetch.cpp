@@ -10,13 +10,20 @@ namespace {
 using clock = std::chrono::steady_clock;
 
 std::string name(const payload_id& id) {
-  return "weight version " + std::to_string(id.version) + (id.is_delta() ? " (delta from " + std::to_string(id.base) + ")" : "");
+  return "weight version " + std::to_string(id.version) +
+         (id.is_delta() ? " (delta from " + std::to_string(id.base) + ")" : "");
 }
 }  // namespace
 
-payload_fetch::payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents, bool first_is_local, fetch_settings settings,
-                             hooks h)
-    : size_(size), into_(into), parents_(parents), local_(first_is_local), settings_(settings), hooks_(std::move(h)), chunks_(chunks_of(size), chunk_state::missing) {}
+payload_fetch::payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents,
+                             bool first_is_local, fetch_settings settings, hooks h)
+    : size_(size),
+      into_(into),
+      parents_(parents),
+      local_(first_is_local),
+      settings_(settings),
+      hooks_(std::move(h)),
+      chunks_(chunks_of(size), chunk_state::missing) {}
 
 void payload_fetch::offered(const connection& by, const offer& what) {
   if (!from_parent(by) || what.size.id != size_.id) return;
@@ -36,7 +43,8 @@ void payload_fetch::told(const connection& by, const ready& news) {
     if (news.first == chunks_.size()) there_ = chunks_.size();
     return;
   }
-  if (news.first > checksums_.size() || news.first + news.checksums.size() > chunks_.size()) return next_parent("breaks the protocol: it skips chunks");
+  if (news.first > checksums_.size() || news.first + news.checksums.size() > chunks_.size())
+    return next_parent("breaks the protocol: it skips chunks");
   // What is known already stays: checksums come from the source, whoever passes them on.
   const auto known = checksums_.size() - news.first;
   for (auto i = known; i < news.checksums.size(); ++i) checksums_.push_back(news.checksums[i]);
@@ -50,7 +58,8 @@ void payload_fetch::lost(const connection& gone, const std::string& why) {
 void payload_fetch::next_parent(const std::string& why) {
   leaving_ = true;
   last_failure_ = "parent " + std::to_string(parent_number_ + 1) + " of " + std::to_string(parents_) + " " + why;
-  hooks_.notice(name(size_.id) + ": " + last_failure_ + "; " + std::to_string(whole_) + " of " + std::to_string(chunks_.size()) + " chunks are here");
+  hooks_.notice(name(size_.id) + ": " + last_failure_ + "; " + std::to_string(whole_) + " of " +
+                std::to_string(chunks_.size()) + " chunks are here");
 }
 
 std::size_t payload_fetch::window() const {
@@ -92,7 +101,8 @@ std::size_t payload_fetch::work() {
     heard_ = clock::now();
     if (!made) return next_parent("cannot be reached: " + made.error().message), 1;
     parent_ = *made;
-    if (auto sent = parent_->send(write(subscribe{size_.id, whole_, local() ? access::copy : access::wire})); !sent) next_parent("is gone: " + sent.error().message);
+    if (auto sent = parent_->send(write(subscribe{size_.id, whole_, local() ? access::copy : access::wire})); !sent)
+      next_parent("is gone: " + sent.error().message);
     return 1;
   }
   if (clock::now() - heard_ > settings_.silence && asked_ == 0) return next_parent("says nothing"), 1;
@@ -127,8 +137,10 @@ void payload_fetch::got(std::uint64_t index, const result<void>& outcome) {
   if (!local() && chunk_checksum(chunk) != checksums_[index]) {
     // Once may be a bit that flipped on the way; twice is a parent whose memory is wrong.
     const auto what = "gives chunk " + std::to_string(index) + " with a wrong checksum";
-    if (++mismatches_ > 1 && !leaving_) next_parent(what);
-    else hooks_.notice(name(size_.id) + ": a parent " + what + "; it is fetched again");
+    if (++mismatches_ > 1 && !leaving_)
+      next_parent(what);
+    else
+      hooks_.notice(name(size_.id) + ": a parent " + what + "; it is fetched again");
     return;
   }
   chunks_[index] = chunk_state::whole;

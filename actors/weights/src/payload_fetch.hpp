@@ -1,6 +1,6 @@
 #pragma once
-// Gets one payload, chunk by chunk, from the first of several machines that gives it; goes on with the next from the chunk
-// that it has. One thread.
+// Gets one payload, chunk by chunk, from the first of several machines that gives it; goes on with the next from the
+// chunk that it has. One thread.
 
 #include <chrono>
 #include <functional>
@@ -32,9 +32,10 @@ class payload_fetch {
     std::function<void(result<void>)> done;
   };
 
-  /// `into` has size.bytes; it stays in place until `done` was called. `first_is_local`: the first parent's memory is this
-  /// machine's.
-  payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents, bool first_is_local, fetch_settings settings, hooks h);
+  /// `into` has size.bytes; it stays in place until `done` was called. `first_is_local`: the first parent's memory is
+  /// this machine's.
+  payload_fetch(const payload_size& size, std::span<std::byte> into, std::size_t parents, bool first_is_local,
+                fetch_settings settings, hooks h);
 
   void offered(const connection& by, const offer& what);
   void refused(const connection& by, const refuse& what);

@@ -12,8 +12,8 @@ using clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto sign_of_life = 500ms;
-constexpr auto slice = 2ms;               ///< of checksumming, between two looks at the transport
-constexpr std::size_t most_waiting = 64;  ///< subscriptions to what is not here yet, of all peers
+constexpr auto slice = 2ms;                   ///< of checksumming, between two looks at the transport
+constexpr std::size_t most_waiting = 64;      ///< subscriptions to what is not here yet, of all peers
 constexpr std::uint64_t most_at_once = 4096;  ///< checksums in a frame
 
 /// A peer that cannot be told is one that is lost: `closed` will say so.
@@ -35,8 +35,10 @@ void payload_server::add(const payload_size& size, std::shared_ptr<region> memor
   for (auto& w : parked) {
     auto peer = w.peer.lock();
     if (!peer) continue;
-    if (w.what.id == size.id) accept(p, peer, w.what);
-    else waiting_.push_back(std::move(w));
+    if (w.what.id == size.id)
+      accept(p, peer, w.what);
+    else
+      waiting_.push_back(std::move(w));
   }
 }
 
@@ -77,7 +79,8 @@ void payload_server::expect(weight_version version) {
 
 void payload_server::subscribed(const std::shared_ptr<connection>& by, const subscribe& what) {
   if (auto found = payloads_.find(what.id); found != payloads_.end()) return accept(found->second, by, what);
-  if (what.id.version < first_to_come_ || waiting_.size() >= most_waiting) return send(*by, refuse{what.id, "it is not here"});
+  if (what.id.version < first_to_come_ || waiting_.size() >= most_waiting)
+    return send(*by, refuse{what.id, "it is not here"});
   waiting_.push_back({by, what, clock::now()});
 }
 
@@ -126,7 +129,8 @@ void payload_server::tell(payload& p, subscriber& s) {
   } else {
     if (s.told >= p.checksums.size()) return;
     const auto until = std::min<std::uint64_t>(p.checksums.size(), s.told + most_at_once);
-    news.checksums.assign(p.checksums.begin() + static_cast<std::ptrdiff_t>(s.told), p.checksums.begin() + static_cast<std::ptrdiff_t>(until));
+    news.checksums.assign(p.checksums.begin() + static_cast<std::ptrdiff_t>(s.told),
+                          p.checksums.begin() + static_cast<std::ptrdiff_t>(until));
     s.told = until;
   }
   s.last = clock::now();
@@ -135,7 +139,8 @@ void payload_server::tell(payload& p, subscriber& s) {
 }
 
 bool payload_server::waits(const payload& p) {
-  return p.wants_checksums() && std::any_of(p.readers.begin(), p.readers.end(), [&](const auto& r) { return r.second.access == access::wire; });
+  return p.wants_checksums() && std::any_of(p.readers.begin(), p.readers.end(),
+                                            [&](const auto& r) { return r.second.access == access::wire; });
 }
 
 std::size_t payload_server::work() {

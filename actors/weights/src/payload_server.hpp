@@ -21,7 +21,9 @@ std::span<Byte> chunk_of(std::span<Byte> payload, const payload_size& size, std:
   const auto begin = index * size.chunk;
   return payload.subspan(begin, std::min(size.chunk, size.bytes - begin));
 }
-inline std::uint64_t chunks_of(const payload_size& size) { return size.bytes == 0 ? 0 : (size.bytes - 1) / size.chunk + 1; }
+inline std::uint64_t chunks_of(const payload_size& size) {
+  return size.bytes == 0 ? 0 : (size.bytes - 1) / size.chunk + 1;
+}
 
 class payload_server {
  public:
@@ -36,8 +38,8 @@ class payload_server {
   bool has(const payload_id& id) const { return payloads_.contains(id); }
   /// Whether somebody reads it.
   bool used(const payload_id& id) const;
-  /// What there will be of this version is here, or added: who asks for another payload of it, or for an older version, is
-  /// refused, who asks for a newer one waits.
+  /// What there will be of this version is here, or added: who asks for another payload of it, or for an older version,
+  /// is refused, who asks for a newer one waits.
   void expect(weight_version version);
 
   void subscribed(const std::shared_ptr<connection>& by, const subscribe& what);

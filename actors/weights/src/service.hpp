@@ -17,7 +17,8 @@ namespace weir::broadcast {
 template <class End>
 class service {
  public:
-  explicit service(std::unique_ptr<End> end) : end_(std::move(end)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+  explicit service(std::unique_ptr<End> end)
+      : end_(std::move(end)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
   ~service() {
     thread_.request_stop();
     work_->post([] {});

@@ -25,11 +25,13 @@ void weight_shelf::remove(weight_version version) {
 result<weight_content> weight_shelf::find(weight_version version) const {
   std::lock_guard lock(mutex_);
   auto found = versions_.find(version);
-  if (found == versions_.end()) return fail(errc::unavailable, "weight version " + std::to_string(version) + " is not here, or not any more");
+  if (found == versions_.end())
+    return fail(errc::unavailable, "weight version " + std::to_string(version) + " is not here, or not any more");
   return found->second;
 }
 
-result<snapshot_writer> snapshot_writer::make(std::shared_ptr<weight_shelf> shelf, allocator allocate, std::size_t count) {
+result<snapshot_writer> snapshot_writer::make(std::shared_ptr<weight_shelf> shelf, allocator allocate,
+                                              std::size_t count) {
   if (count == 0) throw std::invalid_argument("a snapshot writer has at least one region");
   snapshot_writer made(std::move(shelf), std::move(allocate));
   for (std::size_t i = 0; i < count; ++i) {
@@ -40,9 +42,11 @@ result<snapshot_writer> snapshot_writer::make(std::shared_ptr<weight_shelf> shel
   return made;
 }
 
-result<snapshot_writer> snapshot_writer::make(std::shared_ptr<weight_shelf> shelf, std::size_t bytes, std::size_t count) {
+result<snapshot_writer> snapshot_writer::make(std::shared_ptr<weight_shelf> shelf, std::size_t bytes,
+                                              std::size_t count) {
   auto memory = std::make_shared<std::unique_ptr<transport>>(make_inproc_transport(make_inproc_fabric()));
-  return make(std::move(shelf), [memory, bytes] { return (*memory)->allocate(bytes); }, count);
+  return make(
+      std::move(shelf), [memory, bytes] { return (*memory)->allocate(bytes); }, count);
 }
 
 snapshot_writer::slot* snapshot_writer::free_slot() noexcept {

@@ -31,7 +31,8 @@ class version_slots {
     return made;
   }
 
-  /// One that nobody reads, here or elsewhere; null if there is none now. `held_elsewhere` is asked of a slot's version.
+  /// One that nobody reads, here or elsewhere; null if there is none now. `held_elsewhere` is asked of a slot's
+  /// version.
   template <class Predicate>
   slot* free(transport& data, Predicate held_elsewhere) {
     for (auto& s : slots_) {

@@ -13,7 +13,7 @@ namespace {
 enum moved_kind : std::uint8_t { released_kind, adopted_kind, arrived_kind };
 }
 
-// ---- the source's side ------------------------------------------------------------------------------------------------
+// ---- the source's side ------------------------------------------------------------------------------------
 
 struct broadcast_sender::state {
   std::string address;
@@ -31,7 +31,8 @@ struct broadcast_sender::state {
 broadcast_sender::broadcast_sender(std::unique_ptr<state> s) : state_(std::move(s)) {}
 broadcast_sender::~broadcast_sender() = default;
 
-result<std::shared_ptr<broadcast_sender>> broadcast_sender::make(const transport_maker& maker, broadcast_settings settings, handlers h) {
+result<std::shared_ptr<broadcast_sender>> broadcast_sender::make(const transport_maker& maker,
+                                                                 broadcast_settings settings, handlers h) {
   auto made = std::make_unique<state>();
   auto* s = made.get();
   source_handlers told;
@@ -50,7 +51,8 @@ result<std::shared_ptr<broadcast_sender>> broadcast_sender::make(const transport
 const std::string& broadcast_sender::address() const noexcept { return state_->address; }
 result<std::shared_ptr<region>> broadcast_sender::allocate() { return state_->allocate(); }
 
-weight_uplink::weight_uplink(caf::actor_config& config, std::shared_ptr<broadcast_sender> from, std::shared_ptr<const weight_shelf> shelf)
+weight_uplink::weight_uplink(caf::actor_config& config, std::shared_ptr<broadcast_sender> from,
+                             std::shared_ptr<const weight_shelf> shelf)
     : node(config), sender_(std::move(from)), shelf_(std::move(shelf)) {
   std::lock_guard lock(sender_->state_->mutex);
   sender_->state_->tell = [self = caf::actor_cast<caf::weak_actor_ptr>(this)](const weights_moved& news) {
@@ -59,23 +61,25 @@ weight_uplink::weight_uplink(caf::actor_config& config, std::shared_ptr<broadcas
 }
 
 weight_uplink_actor::behavior_type weight_uplink::make_behavior() {
-  return behave([] { return drained{}; },
-                [this](const adopt_weights& news) -> promise<weights_adopted> {
-                  auto answer = make_response_promise<weights_adopted>();
-                  auto content = shelf_->find(news.version);
-                  if (!content || !content->memory) {
-                    answer.deliver(to_caf(content ? error{errc::unsupported, "its memory cannot be sent on"} : content.error()));
-                    return answer;
-                  }
-                  taking_ = news.version;
-                  answer_ = answer;
-                  adopted_ = false;
-                  unreleased_.push_back(news.version);
-                  sender_->state_->service->post(
-                      [version = news.version, memory = content->memory](broadcast_source& source) { source.publish(version, memory); });
-                  return answer;
-                },
-                [this](const weights_moved& news) { moved(news); });
+  return behave(
+      [] { return drained{}; },
+      [this](const adopt_weights& news) -> promise<weights_adopted> {
+        auto answer = make_response_promise<weights_adopted>();
+        auto content = shelf_->find(news.version);
+        if (!content || !content->memory) {
+          answer.deliver(to_caf(content ? error{errc::unsupported, "its memory cannot be sent on"} : content.error()));
+          return answer;
+        }
+        taking_ = news.version;
+        answer_ = answer;
+        adopted_ = false;
+        unreleased_.push_back(news.version);
+        sender_->state_->service->post([version = news.version, memory = content->memory](broadcast_source& source) {
+          source.publish(version, memory);
+        });
+        return answer;
+      },
+      [this](const weights_moved& news) { moved(news); });
 }
 
 void weight_uplink::moved(const weights_moved& news) {
@@ -106,7 +110,7 @@ void weight_uplink::on_exit() {
   node::on_exit();
 }
 
-// ---- the receivers' side ----------------------------------------------------------------------------------------------
+// ---- the receivers' side ----------------------------------------------------------------------------------
 
 struct weight_downlink::state {
   transport_maker maker;
@@ -116,9 +120,10 @@ struct weight_downlink::state {
   std::unique_ptr<broadcast::service<broadcast_receiver>> service;
 };
 
-weight_downlink::weight_downlink(caf::actor_config& config, transport_maker maker, receiver_settings settings, std::shared_ptr<weight_shelf> shelf,
-                                 weight_downlink_observer observer)
-    : node(config), state_(new state{std::move(maker), std::move(settings), std::move(shelf), std::move(observer), nullptr}) {}
+weight_downlink::weight_downlink(caf::actor_config& config, transport_maker maker, receiver_settings settings,
+                                 std::shared_ptr<weight_shelf> shelf, weight_downlink_observer observer)
+    : node(config),
+      state_(new state{std::move(maker), std::move(settings), std::move(shelf), std::move(observer), nullptr}) {}
 weight_downlink::~weight_downlink() = default;
 
 weight_downlink_actor::behavior_type weight_downlink::make_behavior() {
@@ -126,15 +131,19 @@ weight_downlink_actor::behavior_type weight_downlink::make_behavior() {
   h.on_arrived = [s = state_.get(), self = caf::actor_cast<caf::weak_actor_ptr>(this)](const arrived_weights& w) {
     s->shelf->put(w.version, {w.bytes, w.owner, nullptr});
     if (s->observer.on_arrived) s->observer.on_arrived(w);
-    if (auto alive = self.lock()) caf::anon_send(caf::actor_cast<weight_downlink_actor>(alive), weights_moved{arrived_kind, w.version, false});
+    if (auto alive = self.lock())
+      caf::anon_send(caf::actor_cast<weight_downlink_actor>(alive), weights_moved{arrived_kind, w.version, false});
   };
   h.on_notice = state_->observer.on_notice;
   auto receiver = broadcast_receiver::make(state_->maker, state_->settings, std::move(h));
-  if (!receiver) this->quit(to_caf(receiver.error()));
-  else state_->service = std::make_unique<broadcast::service<broadcast_receiver>>(std::move(*receiver));
+  if (!receiver)
+    this->quit(to_caf(receiver.error()));
+  else
+    state_->service = std::make_unique<broadcast::service<broadcast_receiver>>(std::move(*receiver));
   return behave([] { return drained{}; },
                 [this](const weights_live& news) {
-                  if (state_->service) state_->service->post([v = news.version](broadcast_receiver& r) { r.adopted(v); });
+                  if (state_->service)
+                    state_->service->post([v = news.version](broadcast_receiver& r) { r.adopted(v); });
                 },
                 [this](const weights_moved& news) {
                   request(*versions_, caf::infinite, publish_weights{news.version})

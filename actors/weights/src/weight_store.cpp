@@ -19,8 +19,9 @@ weight_store_actor::behavior_type weight_store::make_behavior() {
                 [this](const publish_weights& news) -> promise<weights_released> {
                   auto answer = make_response_promise<weights_released>();
                   if (!versions_.empty() && news.version <= versions_.rbegin()->first) {
-                    answer.deliver(to_caf(error{errc::invalid_argument, "version " + std::to_string(news.version) + " was published after " +
-                                                                            std::to_string(versions_.rbegin()->first)}));
+                    answer.deliver(to_caf(error{errc::invalid_argument,
+                                                "version " + std::to_string(news.version) + " was published after " +
+                                                    std::to_string(versions_.rbegin()->first)}));
                     return answer;
                   }
                   versions_[news.version] = {answer, false, std::chrono::steady_clock::now()};
@@ -88,7 +89,8 @@ void weight_store::refused(caf::actor_id id, weight_version version, const error
   ++state_.failures;
   state_.last_failure = "engine " + std::to_string(id) + ", version " + std::to_string(version) + ": " + why.message;
   if (++r.failures >= settings_.attempts) {
-    send_exit(r.handle, to_caf(error{why.code, "it could not take new weights in " + std::to_string(r.failures) + " attempts; " + why.message}));
+    send_exit(r.handle, to_caf(error{why.code, "it could not take new weights in " + std::to_string(r.failures) +
+                                                   " attempts; " + why.message}));
     readers_.erase(found);
   } else {
     delayed_send(this, settings_.first_retry * (1U << (r.failures - 1)), tick{});
@@ -98,14 +100,16 @@ void weight_store::refused(caf::actor_id id, weight_version version, const error
 
 /// Tells the listeners what is live, and the publisher which regions are free.
 void weight_store::settle() {
-  if (!readers_.empty() && std::all_of(readers_.begin(), readers_.end(), [](const auto& r) { return r.second.holds.has_value(); })) {
+  if (!readers_.empty() &&
+      std::all_of(readers_.begin(), readers_.end(), [](const auto& r) { return r.second.holds.has_value(); })) {
     auto live = state_.published;
     for (const auto& [id, r] : readers_) live = std::min(live, *r.holds);
     if (!live_known_ || live > state_.live) {
       live_known_ = true;
       state_.live = live;
       if (auto v = versions_.find(live); v != versions_.end())
-        state_.live_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - v->second.published).count();
+        state_.live_seconds =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - v->second.published).count();
       for (const auto& listener : listeners_.all()) send(listener, weights_live{live});
     }
   }

@@ -120,7 +120,8 @@ struct app_config {
 
 template <class Fields>
 void describe(Fields& f, model_section& c) {
-  f("path", c.path, "HF model directory: config.json, tokenizer.json, and safetensors files unless random_init", not_empty());
+  f("path", c.path, "HF model directory: config.json, tokenizer.json, and safetensors files unless random_init",
+    not_empty());
   f("random_init", c.random_init, "begin with random parameters; the directory then needs none");
   f("device", c.device, "libtorch device of trainer and engines", not_empty());
 }
@@ -133,7 +134,8 @@ void describe(Fields& f, environment_section& c) {
   f("timeout_s", c.timeout_s, "seconds an episode may take", above(0.0), at_most(1e6));
   f("retries", c.retries, "times a failed episode is started again before its group is dropped", at_most(100));
   f("sandboxes", c.sandboxes, "episodes at once", at_least(1), at_most(1'000'000));
-  f("most_dropped_groups", c.most_dropped_groups, "groups in a row whose every episode may fail before the run ends", at_least(1));
+  f("most_dropped_groups", c.most_dropped_groups, "groups in a row whose every episode may fail before the run ends",
+    at_least(1));
 }
 
 template <class Fields>
@@ -170,14 +172,18 @@ template <class Fields>
 void describe(Fields& f, trainer_section& c) {
   f("steps", c.steps, "training steps in all", at_least(1));
   f("batch_groups", c.batch_groups, "tasks a step", at_least(1), at_most(1'000'000));
-  f("group_size", c.group_size, "episodes a task, whose rewards are compared: one alone teaches nothing", at_least(2), at_most(1'000'000));
-  f("max_staleness", c.max_staleness, "versions by which a token may be older than the step that uses it; 0: synchronous", at_most(1'000'000));
+  f("group_size", c.group_size, "episodes a task, whose rewards are compared: one alone teaches nothing", at_least(2),
+    at_most(1'000'000));
+  f("max_staleness", c.max_staleness,
+    "versions by which a token may be older than the step that uses it; 0: synchronous", at_most(1'000'000));
   f("objective", c.objective, "loss a token",
     one_of({"decoupled_ppo", "ppo_clip", "ppo_dual_clip", "truncated_is", "masked_is", "gspo", "cispo", "reinforce"}));
-  f("advantages", c.advantages, "how rewards of a group become advantages", one_of({"grpo", "grpo_population", "dr_grpo", "rloo"}));
+  f("advantages", c.advantages, "how rewards of a group become advantages",
+    one_of({"grpo", "grpo_population", "dr_grpo", "rloo"}));
   f("advantage_eps", c.advantage_eps, "added to the standard deviation", at_least(0.0));
   f("aggregation", c.aggregation, "how token losses become one",
-    one_of({"token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "sequence_mean_token_sum_over_max_length"}));
+    one_of({"token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum",
+            "sequence_mean_token_sum_over_max_length"}));
   f("clip_low", c.clip_low, "ratio clipped below 1 - this", at_least(0.0), at_most(1.0));
   f("clip_high", c.clip_high, "ratio clipped above 1 + this", at_least(0.0));
   f("dual_clip", c.dual_clip, "bound of ppo_dual_clip", above(1.0));
@@ -203,10 +209,12 @@ void describe(Fields& f, trainer_section& c) {
 
 template <class Fields>
 void describe(Fields& f, weights_section& c) {
-  f("transport", c.transport, "how new weights reach the engines: inproc (they read the trainer's memory), tcp, or a plugin's name", not_empty());
+  f("transport", c.transport,
+    "how new weights reach the engines: inproc (they read the trainer's memory), tcp, or a plugin's name", not_empty());
   f("options", c.options, "the transport's own settings");
   f("dtype", c.dtype, "of published weights; trainer and engines compute in fp32", one_of({"f32", "bf16", "f16"}));
-  f("delta", c.delta, "send what changed instead of the whole: where that is faster (auto), whenever the base is there (on), never (off)",
+  f("delta", c.delta,
+    "send what changed instead of the whole: where that is faster (auto), whenever the base is there (on), never (off)",
     one_of({"auto", "on", "off"}));
   f("plan", c.plan, "who reads from whom, where there are several nodes", one_of({"auto", "direct", "chain", "tree"}));
 }

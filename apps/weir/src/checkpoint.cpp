@@ -20,9 +20,11 @@ result<void> copy_companions(const fs::path& from, const fs::path& to) {
   std::error_code failed;
   for (const auto& entry : fs::directory_iterator(from, failed)) {
     const auto name = entry.path().filename().string();
-    const bool text = entry.path().extension() == ".json" || entry.path().extension() == ".txt" || entry.path().extension() == ".jinja";
+    const bool text = entry.path().extension() == ".json" || entry.path().extension() == ".txt" ||
+                      entry.path().extension() == ".jinja";
     std::error_code none;
-    if (!entry.is_regular_file(none) || !text || name == state_file || name.starts_with("golden") || name.ends_with(".index.json") || fs::exists(to / name, none))
+    if (!entry.is_regular_file(none) || !text || name == state_file || name.starts_with("golden") ||
+        name.ends_with(".index.json") || fs::exists(to / name, none))
       continue;
     fs::copy_file(entry.path(), to / name, failed);
     if (failed) return fail(os_error("cannot copy " + entry.path().string() + " to " + to.string(), failed.value()));
@@ -33,7 +35,8 @@ result<void> copy_companions(const fs::path& from, const fs::path& to) {
 
 }  // namespace
 
-result<checkpoint> save_checkpoint(run_directory& run, const run_parts& parts, const learner& trained, const run_state& state) {
+result<checkpoint> save_checkpoint(run_directory& run, const run_parts& parts, const learner& trained,
+                                   const run_state& state) {
   auto begun = run.begin_checkpoint(state.version);
   if (!begun) return fail(begun.error());
   const auto& folder = begun->path();
@@ -46,7 +49,8 @@ result<checkpoint> save_checkpoint(run_directory& run, const run_parts& parts, c
                                           {"version", state.version},
                                           {"groups_done_below", state.data.below()},
                                           {"groups_done_above", state.data.above()}};
-  if (auto saved = write_file_atomically(folder / state_file, written.dump(2) + "\n"); !saved) return fail(saved.error());
+  if (auto saved = write_file_atomically(folder / state_file, written.dump(2) + "\n"); !saved)
+    return fail(saved.error());
   return begun->commit(parts.config.checkpoints.keep);
 }
 
@@ -57,7 +61,8 @@ result<run_state> load_checkpoint(const fs::path& folder, learner& trained) {
   run_state state;
   try {
     const json_view kept(*read, path.string());
-    if (kept.at("format").text() != state_format) kept.at("format").refuse("\"" + std::string(state_format) + "\", which this program reads");
+    if (kept.at("format").text() != state_format)
+      kept.at("format").refuse("\"" + std::string(state_format) + "\", which this program reads");
     state.warm_start_done = kept.at("warm_start_done").flag();
     state.warm_start_steps = kept.at("warm_start_steps").natural();
     state.version = kept.at("version").natural();

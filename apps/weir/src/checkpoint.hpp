@@ -20,7 +20,8 @@ struct run_state {
 };
 
 /// Writes model, tokenizer files, optimizer and state as the run's checkpoint of `state.version`.
-result<checkpoint> save_checkpoint(run_directory& run, const run_parts& parts, const learner& trained, const run_state& state);
+result<checkpoint> save_checkpoint(run_directory& run, const run_parts& parts, const learner& trained,
+                                   const run_state& state);
 
 /// Takes up what `save_checkpoint` wrote; `trained` has the same model architecture.
 result<run_state> load_checkpoint(const std::filesystem::path& folder, learner& trained);

@@ -22,9 +22,9 @@ struct arguments {
   std::string config;
   std::vector<std::string> set;
   std::string run_dir;
-  std::string path, golden, name;
+  std::string path, golden;
   std::uint64_t steps = 0;
-  bool dry_run = false, fields = false, json = false, check = false, quick = false, list = false;
+  bool dry_run = false, fields = false, json = false;
 };
 
 int train(const arguments& a, const environment_registry& known) {
@@ -42,7 +42,8 @@ int train(const arguments& a, const environment_registry& known) {
     if (!parts) return refuse(parts.error());
     if (auto fits = look_at_memory(*parts, true, true); !fits) return refuse(fits.error());
     // A path of the command line may be no UTF-8.
-    std::printf("%s\n", config_to_json(*config).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
+    std::printf("%s\n",
+                config_to_json(*config).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace).c_str());
     return 0;
   }
   return start_run(*config, std::filesystem::path(a.config).stem().string(), known);
@@ -72,8 +73,8 @@ std::string list_of(const std::vector<std::string>& names) {
   return all;
 }
 
-/// The first word that a command line has and no command takes, with what may have been meant. The parser itself says that
-/// a command is missing where one is mistyped.
+/// The first word that a command line has and no command takes, with what may have been meant. The parser itself says
+/// that a command is missing where one is mistyped.
 std::optional<std::string> unknown_word(const CLI::App& app) {
   const auto* level = &app;
   std::string command = app.get_name();
@@ -88,20 +89,24 @@ std::optional<std::string> unknown_word(const CLI::App& app) {
   if (word.starts_with("-")) {
     for (const auto* option : level->get_options())
       for (const auto& name : option->get_lnames()) names.push_back(name);
-    const auto meant = nearest_name(word.substr(word.find_first_not_of('-') == std::string::npos ? 0 : word.find_first_not_of('-')), names);
-    return command + " has no option " + word + (meant ? "; did you mean --" + *meant + "?" : "; " + command + " --help lists what it has");
+    const auto meant = nearest_name(
+        word.substr(word.find_first_not_of('-') == std::string::npos ? 0 : word.find_first_not_of('-')), names);
+    return command + " has no option " + word +
+           (meant ? "; did you mean --" + *meant + "?" : "; " + command + " --help lists what it has");
   }
   for (const auto* one : level->get_subcommands([](const CLI::App*) { return true; })) names.push_back(one->get_name());
   if (names.empty()) return command + " takes no further argument, found \"" + word + "\"";
   const auto meant = nearest_name(word, names);
-  return "unknown command \"" + word + "\"" + (meant ? "; did you mean " + *meant + "?" : "; " + command + " has " + list_of(names));
+  return "unknown command \"" + word + "\"" +
+         (meant ? "; did you mean " + *meant + "?" : "; " + command + " has " + list_of(names));
 }
 
 /// The exit code of a command line that runs nothing: help was asked for, or it is wrong.
 int end_parse(const CLI::App& app, const CLI::ParseError& e) {
   const auto code = static_cast<CLI::ExitCodes>(e.get_exit_code());
   const bool looked_for = code == CLI::ExitCodes::RequiredError || code == CLI::ExitCodes::ExtrasError;
-  if (const auto unknown = looked_for ? unknown_word(app) : std::nullopt) return refuse({errc::invalid_argument, *unknown});
+  if (const auto unknown = looked_for ? unknown_word(app) : std::nullopt)
+    return refuse({errc::invalid_argument, *unknown});
   return app.exit(e) == 0 ? 0 : 2;
 }
 
@@ -120,12 +125,15 @@ int main(int argc, char** argv, const environment_registry& known) {
   auto* train_command = app.add_subcommand("train", "train a model as a config says");
   add_config(train_command, a, false);
   train_command->add_option("--run-dir", a.run_dir, "where the run leaves its files (default: runs/NAME-N)");
-  train_command->add_flag("--dry-run", a.dry_run, "check everything, print the whole resolved config (and to stderr an estimate of its memory), and stop");
+  train_command->add_flag(
+      "--dry-run", a.dry_run,
+      "check everything, print the whole resolved config (and to stderr an estimate of its memory), and stop");
   train_command->add_flag("--fields", a.fields, "list every config field with its default, bounds and meaning");
 
   auto* resume_command = app.add_subcommand("resume", "go on with a run that was stopped");
   resume_command->add_option("run", a.path, "run directory")->required();
-  auto* steps = resume_command->add_option("--steps", a.steps, "train until this step instead of the config's")->check(CLI::PositiveNumber);
+  auto* steps = resume_command->add_option("--steps", a.steps, "train until this step instead of the config's")
+                    ->check(CLI::PositiveNumber);
 
   auto* eval_command = app.add_subcommand("eval", "greedy accuracy of a model on a config's held-back tasks");
   add_config(eval_command, a, true);
@@ -142,11 +150,12 @@ int main(int argc, char** argv, const environment_registry& known) {
   auto* objectives = verify_command->add_subcommand("objectives", "losses, gradients and advantages");
   objectives->add_option("golden_json", a.golden)->required();
 
-  auto* bench_command = app.add_subcommand("bench", "run a benchmark");
-  bench_command->add_option("name", a.name, "which one; without it they are listed");
-  bench_command->add_flag("--json", a.json, "for machines");
-  bench_command->add_flag("--check", a.check, "exit 1 and name the figures that fall short of their targets");
-  bench_command->add_flag("--quick", a.quick, "shorter, less exact");
+  auto* bench_command =
+      app.add_subcommand("bench", "run a benchmark: weir bench NAME [OPTIONS]; without a name, list them");
+  bench_command->prefix_command();  // what follows is the benchmark's
+  bench_command->footer(
+      "Every benchmark takes --json (for machines), --check (exit 1 and name the figures that fall short of their\n"
+      "targets) and --quick (shorter, less exact). weir bench NAME --help lists what else one takes.");
 
   try {
     app.parse(argc, argv);
@@ -161,7 +170,7 @@ int main(int argc, char** argv, const environment_registry& known) {
     if (policy->parsed()) return show_verification(verify_policy_files(a.path));
     if (text->parsed()) return show_verification(verify_tokenizer_files(a.path, a.golden));
     if (objectives->parsed()) return show_verification(verify_objectives_file(a.golden));
-    return bench(a.name, a.json, a.check, a.quick);
+    return bench(bench_command->remaining());
   };
   try {
     return printed(chosen());

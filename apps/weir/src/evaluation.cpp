@@ -18,8 +18,8 @@ namespace weir::app {
 
 using namespace std::chrono_literals;
 
-result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& parts, const causal_lm& model, const interrupt& stop,
-                                   const std::function<void(std::uint64_t)>& progress) {
+result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& parts, const causal_lm& model,
+                                   const interrupt& stop, const std::function<void(std::uint64_t)>& progress) {
   const auto begin = std::chrono::steady_clock::now();
   if (parts.eval_tasks.empty()) return fail(errc::invalid_config, "tasks.eval: there are no held-back tasks");
   auto shelf = std::make_shared<weight_shelf>();
@@ -33,12 +33,15 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
   auto pool_settings = pool_settings_of(parts, parts.greedy());
   pool_settings.group_size = 1;
   auto tasks = std::make_shared<task_stream>(parts.eval_tasks, 0, false);
-  auto pool = g.add<sandbox_pool>("sandboxes", pool_settings, tasks,
-                                  in_process_sandboxes(parts.environment, parts.config.environment.settings, parts.text, parts.lost));
-  auto engine = g.add_with_thread<rollout_engine>("rollout engine", parts.model, engine_settings_of(parts.config), shelf);
+  auto pool = g.add<sandbox_pool>(
+      "sandboxes", pool_settings, tasks,
+      in_process_sandboxes(parts.environment, parts.config.environment.settings, parts.text, parts.lost));
+  auto engine =
+      g.add_with_thread<rollout_engine>("rollout engine", parts.model, engine_settings_of(parts.config), shelf);
   auto store = g.add<weight_store>("weight store");
   auto collector = g.add<episode_collector>(
-      "collector", parts.eval_tasks.size(), 1, [finished](collected_episodes all) { finished->set_value(std::move(all)); }, progress);
+      "collector", parts.eval_tasks.size(), 1,
+      [finished](collected_episodes all) { finished->set_value(std::move(all)); }, progress);
   g.connect(pool, sandbox_pool::engines, engine);
   g.connect(pool, sandbox_pool::records, collector);
   g.connect(store, weight_store::engines, engine);
@@ -68,9 +71,10 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
 }
 
 std::string summary(const evaluation_result& r) {
-  auto text = fmt::format("{:.1f} % of {} held-back tasks solved, greedy ({:.1f} tokens an answer, mean reward {:.3f})", 100 * r.accuracy(), r.tasks,
-                          r.tokens, r.reward);
-  if (r.failed > 0) text += fmt::format("; {} episodes failed, the first because {}", r.failed, one_line(r.first_failure));
+  auto text = fmt::format("{:.1f} % of {} held-back tasks solved, greedy ({:.1f} tokens an answer, mean reward {:.3f})",
+                          100 * r.accuracy(), r.tasks, r.tokens, r.reward);
+  if (r.failed > 0)
+    text += fmt::format("; {} episodes failed, the first because {}", r.failed, one_line(r.first_failure));
   return text;
 }
 

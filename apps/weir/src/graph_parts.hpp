@@ -15,7 +15,9 @@ inline dtype published_type(const app_config& c) {
 }
 
 /// Of a version as it is published: the model's layout is in fp32.
-inline std::size_t published_bytes(const app_config& c, const manifest& layout) { return layout.bytes / sizeof(float) * size_of(published_type(c)); }
+inline std::size_t published_bytes(const app_config& c, const manifest& layout) {
+  return layout.bytes / sizeof(float) * size_of(published_type(c));
+}
 
 inline sandbox_pool_settings pool_settings_of(const run_parts& parts, const sampling_params& sampling) {
   const auto& c = parts.config;
@@ -24,7 +26,8 @@ inline sandbox_pool_settings pool_settings_of(const run_parts& parts, const samp
   s.group_size = c.trainer.group_size;
   s.max_turns = c.environment.max_turns;
   s.retries = c.environment.retries;
-  s.episode_timeout = std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(c.environment.timeout_s * 1000)));
+  s.episode_timeout =
+      std::chrono::milliseconds(std::max<std::int64_t>(1, static_cast<std::int64_t>(c.environment.timeout_s * 1000)));
   s.sampling = sampling;
   s.seed = c.seed;
   return s;

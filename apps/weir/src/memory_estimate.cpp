@@ -1,11 +1,11 @@
 #include "memory_estimate.hpp"
 
-#include "graph_parts.hpp"
-#include "weight_path.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "graph_parts.hpp"
+#include "weight_path.hpp"
 
 namespace weir::app {
 
@@ -14,7 +14,8 @@ namespace {
 constexpr double float_bytes = 4;  // parameters, cache and activations are fp32, whatever the file's type
 
 double of_a_token_cached(const causal_lm_config& m) {
-  return 2 * float_bytes * static_cast<double>(m.layers) * static_cast<double>(m.kv_heads) * static_cast<double>(m.head_dim);
+  return 2 * float_bytes * static_cast<double>(m.layers) * static_cast<double>(m.kv_heads) *
+         static_cast<double>(m.head_dim);
 }
 
 /// What autograd keeps of a token: in each layer the inputs of its products and norms; then logits and their gradient.
@@ -31,7 +32,8 @@ double most_trained_at_once(const app_config& c) {
   const double step = static_cast<double>(c.trainer.batch_groups) * static_cast<double>(c.trainer.group_size) /
                       static_cast<double>(std::min<std::uint64_t>(c.trainer.minibatches, c.trainer.batch_groups));
   const double warm_start = c.warm_start.steps > 0 ? static_cast<double>(c.warm_start.batch) : 0;
-  return std::min(std::max(static_cast<double>(c.trainer.micro_batch_tokens), context), std::max(step, warm_start) * context);
+  return std::min(std::max(static_cast<double>(c.trainer.micro_batch_tokens), context),
+                  std::max(step, warm_start) * context);
 }
 
 double sum(const std::vector<memory_need>& needs, bool firm_only) {
@@ -51,23 +53,35 @@ std::vector<memory_need> memory_needs(const run_parts& parts, bool training) {
   const auto of_model = fmt::format("the {} of model.path in fp32", format_bytes(model));
   const double engines = training ? c.rollout.engines : 1;
   std::vector<memory_need> needs;
-  needs.push_back({"keys and values", engines * static_cast<double>(c.rollout.slots) * static_cast<double>(c.rollout.max_context) * of_a_token_cached(m),
-                   fmt::format("rollout.engines {} x rollout.slots {} x rollout.max_context {} x {:.0f} bytes a token ({} layers, {} key-value heads of {}, "
+  needs.push_back({"keys and values",
+                   engines * static_cast<double>(c.rollout.slots) * static_cast<double>(c.rollout.max_context) *
+                       of_a_token_cached(m),
+                   fmt::format("rollout.engines {} x rollout.slots {} x rollout.max_context {} x {:.0f} bytes a token "
+                               "({} layers, {} key-value heads of {}, "
                                "keys and values, fp32)",
-                               engines, c.rollout.slots, c.rollout.max_context, of_a_token_cached(m), m.layers, m.kv_heads, m.head_dim),
+                               engines, c.rollout.slots, c.rollout.max_context, of_a_token_cached(m), m.layers,
+                               m.kv_heads, m.head_dim),
                    true, host});
-  needs.push_back({"engines' weights", engines * model, fmt::format("rollout.engines {} x {}", engines, of_model), true, host});
+  needs.push_back(
+      {"engines' weights", engines * model, fmt::format("rollout.engines {} x {}", engines, of_model), true, host});
   const bool sent = training && c.weights.transport != "inproc";
   const double snapshots = !training ? 1 : sent ? snapshots_at_trainer + engines + 2 : engines + 2;
   const auto type = published_type(c);
   const double snapshot = model / sizeof(float) * static_cast<double>(size_of(type));
-  needs.push_back({"weight snapshots", snapshots * snapshot,
-                   fmt::format("{}{} x {} in {} (weights.dtype)", sent ? fmt::format("{} at the trainer, rollout.engines + 2 at the engines (weights.transport): ", snapshots_at_trainer)
-                                                                       : training ? "rollout.engines + 2: " : "",
-                               snapshots, format_bytes(snapshot), c.weights.dtype),
-                   true, true});
+  needs.push_back(
+      {"weight snapshots", snapshots * snapshot,
+       fmt::format("{}{} x {} in {} (weights.dtype)",
+                   sent ? fmt::format("{} at the trainer, rollout.engines + 2 at the engines (weights.transport): ",
+                                      snapshots_at_trainer)
+                   : training ? "rollout.engines + 2: "
+                              : "",
+                   snapshots, format_bytes(snapshot), c.weights.dtype),
+       true, true});
   if (type != dtype::f32)
-    needs.push_back({"engines' copies in fp32", 2 * engines * model, fmt::format("2 x rollout.engines {} x {}, since weights.dtype is {}", engines, of_model, c.weights.dtype), true, host});
+    needs.push_back(
+        {"engines' copies in fp32", 2 * engines * model,
+         fmt::format("2 x rollout.engines {} x {}, since weights.dtype is {}", engines, of_model, c.weights.dtype),
+         true, host});
   if (!training) {
     needs.push_back({"the model", model, of_model, true, host});
     return needs;
@@ -80,8 +94,8 @@ std::vector<memory_need> memory_needs(const run_parts& parts, bool training) {
                                undo ? ", and what to undo a step by (trainer.passes, trainer.minibatches)" : ""),
                    true, host});
   needs.push_back({"activations, at most", most_trained_at_once(c) * of_a_token_trained(m),
-                   fmt::format("trainer.micro_batch_tokens {}: {:.0f} tokens x {:.0f} bytes", c.trainer.micro_batch_tokens, most_trained_at_once(c),
-                               of_a_token_trained(m)),
+                   fmt::format("trainer.micro_batch_tokens {}: {:.0f} tokens x {:.0f} bytes",
+                               c.trainer.micro_batch_tokens, most_trained_at_once(c), of_a_token_trained(m)),
                    false, host});
   return needs;
 }
@@ -90,20 +104,24 @@ std::string describe(const std::vector<memory_need>& needs, const std::optional<
   auto text = fmt::format("memory, estimated: {}", format_bytes(sum(needs, true)));
   if (const auto all = sum(needs, false); all > sum(needs, true)) text += ", at most " + format_bytes(all);
   if (limits)
-    text += fmt::format("; there are {} ({}), {} of them free", format_bytes(static_cast<double>(limits->most)), limits->set_by,
-                        format_bytes(static_cast<double>(limits->available)));
+    text += fmt::format("; there are {} ({}), {} of them free", format_bytes(static_cast<double>(limits->most)),
+                        limits->set_by, format_bytes(static_cast<double>(limits->available)));
   for (const auto& n : needs)
-    text += fmt::format("\n  {:<20}  {:>8}  {}{}", n.what, format_bytes(n.bytes), n.from, n.on_host ? "" : ", on model.device: not counted above");
+    text += fmt::format("\n  {:<20}  {:>8}  {}{}", n.what, format_bytes(n.bytes), n.from,
+                        n.on_host ? "" : ", on model.device: not counted above");
   return text;
 }
 
-result<std::optional<std::string>> check_memory(const std::vector<memory_need>& needs, const std::optional<memory_limits>& limits) {
+result<std::optional<std::string>> check_memory(const std::vector<memory_need>& needs,
+                                                const std::optional<memory_limits>& limits) {
   if (!limits) return std::optional<std::string>();
   const auto most = static_cast<double>(limits->most), available = static_cast<double>(limits->available);
   if (sum(needs, true) > most)
-    return fail(errc::invalid_config, "the config needs more memory than there is: lower the largest of these. " + describe(needs, limits));
+    return fail(errc::invalid_config,
+                "the config needs more memory than there is: lower the largest of these. " + describe(needs, limits));
   if (sum(needs, false) <= std::min(most, available)) return std::optional<std::string>();
-  return std::optional("the config may need more memory than there is now, and be ended by the system for it. " + describe(needs, limits));
+  return std::optional("the config may need more memory than there is now, and be ended by the system for it. " +
+                       describe(needs, limits));
 }
 
 }  // namespace weir::app

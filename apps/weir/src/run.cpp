@@ -49,22 +49,25 @@ struct session {
   }
 };
 
-/// Hands a signal on to what this thread is at, in one step or in the code of an environment. If that does not end in time
-/// the program does, as promised, without a checkpoint.
+/// Hands a signal on to what this thread is at, in one step or in the code of an environment. If that does not end in
+/// time the program does, as promised, without a checkpoint.
 class impatience {
  public:
-  impatience(const session& s, std::string what) : watcher_([this, &s, what = std::move(what)](const std::stop_token& done) {
-    while (!s.stop.wait_for(20ms))
-      if (done.stop_requested()) return;
-    source_.request_stop();
-    for (auto waited = 0ms; waited < patience; waited += 20ms) {
-      if (done.stop_requested()) return;
-      std::this_thread::sleep_for(20ms);
-    }
-    s.files.log.error(what + " does not stop; the run goes on from its last checkpoint (weir resume). A smaller trainer.micro_batch_tokens makes it stop sooner");
-    s.files.screen.finish();
-    std::_Exit(s.stop.exit_code());
-  }) {}
+  impatience(const session& s, std::string what)
+      : watcher_([this, &s, what = std::move(what)](const std::stop_token& done) {
+          while (!s.stop.wait_for(20ms))
+            if (done.stop_requested()) return;
+          source_.request_stop();
+          for (auto waited = 0ms; waited < patience; waited += 20ms) {
+            if (done.stop_requested()) return;
+            std::this_thread::sleep_for(20ms);
+          }
+          s.files.log.error(what +
+                            " does not stop; the run goes on from its last checkpoint (weir resume). A smaller "
+                            "trainer.micro_batch_tokens makes it stop sooner");
+          s.files.screen.finish();
+          std::_Exit(s.stop.exit_code());
+        }) {}
   std::stop_token token() const { return source_.get_token(); }
 
  private:
@@ -79,8 +82,8 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
   auto place = guarded("maker", [&] { return s.parts.environment.make(s.parts.config.environment.settings); });
   if (!place) return fail(place.error());
   auto tasks = std::make_shared<task_stream>(s.parts.train_tasks, s.parts.config.seed, true);
-  demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed, s.parts.config.rollout.max_context,
-                              s.parts.lost);
+  demonstration_source source(std::move(*place), s.parts.text, tasks, s.parts.config.seed,
+                              s.parts.config.rollout.max_context, s.parts.lost);
   const lr_schedule schedule{c.lr, c.lr_warmup_steps, c.steps, lr_decay::constant};
   eta remaining(static_cast<double>(c.steps));
   const auto began = std::chrono::steady_clock::now();
@@ -97,10 +100,13 @@ result<bool> warm_start(session& s, learner& trained, run_state& state) {
     if (!step) return fail(step.error());
     loss = *step;
     const auto done = state.warm_start_steps + 1;
-    remaining.update(static_cast<double>(done), std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
+    remaining.update(static_cast<double>(done),
+                     std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
     const auto left = remaining.remaining();
-    if (auto written = s.files.metrics.append({{warm_start_step, done}, {"loss", loss}}); !written) return fail(written.error());
-    s.files.screen.status(fmt::format("warm start {}/{}  loss {:.3f}{}", done, c.steps, loss, left ? "  " + format_duration(*left) + " left" : ""));
+    if (auto written = s.files.metrics.append({{warm_start_step, done}, {"loss", loss}}); !written)
+      return fail(written.error());
+    s.files.screen.status(fmt::format("warm start {}/{}  loss {:.3f}{}", done, c.steps, loss,
+                                      left ? "  " + format_duration(*left) + " left" : ""));
   }
   s.say(fmt::format("warm start: {} supervised steps, loss {:.3f}", c.steps, loss));
   trained.reset_optimizer();
@@ -116,8 +122,10 @@ result<bool> evaluation_phase(session& s, const causal_lm& model, weight_version
   if (!r && s.stop.requested()) return false;
   if (!r) return fail(r.error());
   s.say(std::string(when) + ": " + summary(*r));
-  auto written = s.files.metrics.append({{"step", version},
-                                         {"evaluation", {{"accuracy", r->accuracy()}, {"tasks", r->tasks}, {"failed", r->failed}, {"reward", r->reward}}}});
+  auto written = s.files.metrics.append(
+      {{"step", version},
+       {"evaluation",
+        {{"accuracy", r->accuracy()}, {"tasks", r->tasks}, {"failed", r->failed}, {"reward", r->reward}}}});
   if (!written) return fail(written.error());
   return true;
 }
@@ -139,13 +147,13 @@ result<bool> go_on(session& s, learner trained, run_state state) {
       if (!evaluated || !*evaluated) return evaluated;
     }
   }
-  s.say(fmt::format("training: {} steps of {} tasks x {} samples, max_staleness {}, {}", c.trainer.steps, c.trainer.batch_groups, c.trainer.group_size,
-                    c.trainer.max_staleness, c.trainer.objective));
+  s.say(fmt::format("training: {} steps of {} tasks x {} samples, max_staleness {}, {}", c.trainer.steps,
+                    c.trainer.batch_groups, c.trainer.group_size, c.trainer.max_staleness, c.trainer.objective));
   auto outcome = run_training(s.actors.system(), s.parts, std::move(trained), state, s.files, s.stop);
   s.warn_of_lost_text(false);
   if (!outcome) return fail(outcome.error());
-  s.say(fmt::format("trained to version {} in {}: {:.0f} samples/s", outcome->version, format_duration(outcome->seconds),
-                    static_cast<double>(outcome->samples) / outcome->seconds));
+  s.say(fmt::format("trained to version {} in {}: {:.0f} samples/s", outcome->version,
+                    format_duration(outcome->seconds), static_cast<double>(outcome->samples) / outcome->seconds));
   if (outcome->interrupted) return false;
   if (!c.evaluation.at_end) return true;
   const auto last = s.files.directory.latest_checkpoint();
@@ -167,9 +175,10 @@ int end(session& s, const result<bool>& how) {
     code = how.error().code == errc::invalid_config ? 2 : 1;
   } else if (!*how) {
     code = s.stop.exit_code();
-    s.files.log.warn("interrupted; " + (has_checkpoint ? "go on with: weir resume " + s.files.directory.path().string() +
-                                                            (s.steps ? " --steps " + std::to_string(*s.steps) : "")
-                                                      : std::string("there was nothing to keep yet")));
+    s.files.log.warn("interrupted; " + (has_checkpoint
+                                            ? "go on with: weir resume " + s.files.directory.path().string() +
+                                                  (s.steps ? " --steps " + std::to_string(*s.steps) : "")
+                                            : std::string("there was nothing to keep yet")));
   }
   if (has_checkpoint) s.say("checkpoint: " + (*last)->path.string());
   s.files.screen.finish();
@@ -190,7 +199,8 @@ std::string nearest_run(const fs::path& folder) {
   auto at = (fs::absolute(folder, none) / "").lexically_normal();
   for (int up = 0; up < 3; ++up) {
     at = at.parent_path();
-    if (fs::exists(at / "lock", none) && fs::exists(at / "config.json", none)) return "; did you mean weir resume " + at.string() + "?";
+    if (fs::exists(at / "lock", none) && fs::exists(at / "config.json", none))
+      return "; did you mean weir resume " + at.string() + "?";
   }
   return {};
 }
@@ -201,7 +211,8 @@ result<app_config> config_of(const run_directory& directory) {
   auto root = directory.config();
   if (!root) return fail(root.error());
   if (!root->contains("trainer") && !root->contains("environment"))
-    return fail(errc::not_found, directory.path().string() + " is no run directory: its config.json is not that of a run");
+    return fail(errc::not_found,
+                directory.path().string() + " is no run directory: its config.json is not that of a run");
   return read_config<app_config>(*root, file);
 }
 
@@ -211,8 +222,8 @@ result<metrics_log> metrics_from(const run_directory& directory, const std::opti
   if (!kept && !fs::remove(directory.metrics_path(), failed) && failed)
     return fail(os_error("cannot begin anew " + directory.metrics_path().string(), failed.value()));
   const auto state = kept.value_or(run_state{});
-  return metrics_log::open(directory.metrics_path(),
-                           std::array{metrics_mark{warm_start_step, state.warm_start_steps}, metrics_mark{"step", state.version}});
+  return metrics_log::open(directory.metrics_path(), std::array{metrics_mark{warm_start_step, state.warm_start_steps},
+                                                                metrics_mark{"step", state.version}});
 }
 
 }  // namespace
@@ -238,8 +249,10 @@ result<void> look_at_memory(const run_parts& parts, bool training, bool shown) {
   auto checked = check_memory(needs, limits);
   if (!checked) return fail(checked.error());
   console screen(STDERR_FILENO);
-  if (*checked) screen.line("weir: warning: " + **checked);
-  else if (shown) screen.line(describe(needs, limits));
+  if (*checked)
+    screen.line("weir: warning: " + **checked);
+  else if (shown)
+    screen.line(describe(needs, limits));
   return {};
 }
 
@@ -278,7 +291,8 @@ int start_run(const app_config& given, const std::string& name, const environmen
 int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const environment_registry& known) {
   auto directory = run_directory::open(folder);
   if (!directory)
-    return report({directory.error().code, directory.error().message + (directory.error().code == errc::not_found ? nearest_run(folder) : "")});
+    return report({directory.error().code,
+                   directory.error().message + (directory.error().code == errc::not_found ? nearest_run(folder) : "")});
   auto config = config_of(*directory);
   if (!config) return report(config.error());
   config->run_dir = folder.string();
@@ -295,11 +309,13 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   if (*last) {
     auto loaded = load_checkpoint((*last)->path, trained);
     if (!loaded)
-      return report({loaded.error().code, loaded.error().message + "; remove " + (*last)->path.string() + " to go on from the checkpoint before it"});
+      return report({loaded.error().code, loaded.error().message + "; remove " + (*last)->path.string() +
+                                              " to go on from the checkpoint before it"});
     state = *loaded;
   }
   if (steps && *steps <= state.version)
-    return refuse({errc::invalid_config, fmt::format("--steps {}: the run is at step {} already; name a later one", *steps, state.version)});
+    return refuse({errc::invalid_config,
+                   fmt::format("--steps {}: the run is at step {} already; name a later one", *steps, state.version)});
   auto metrics = metrics_from(*directory, *last ? std::optional(state) : std::nullopt);
   if (!metrics) return report(metrics.error());
   const interrupt stop;
@@ -309,8 +325,10 @@ int resume_run(const fs::path& folder, std::optional<std::uint64_t> steps, const
   run_files files{std::move(*directory), std::move(*metrics), screen, *log};
   session s{std::move(*parts), files, stop};
   s.steps = steps;
-  s.say(*last ? fmt::format("resumed from {}", (*last)->path.string()) : "there is no checkpoint yet: from the beginning");
-  if (state.version >= s.parts.config.trainer.steps) s.say("the run is at its last step already; --steps N goes on to step N");
+  s.say(*last ? fmt::format("resumed from {}", (*last)->path.string())
+              : "there is no checkpoint yet: from the beginning");
+  if (state.version >= s.parts.config.trainer.steps)
+    s.say("the run is at its last step already; --steps N goes on to step N");
   return end(s, go_on(s, std::move(trained), state));
 }
 
@@ -327,13 +345,20 @@ int evaluate_model(const app_config& config, const environment_registry& known, 
   for (const auto& lost : {news_of_lost_text(*parts, true), all_lost_text(*parts)})
     if (lost) console(STDERR_FILENO).line("weir: warning: " + one_line(*lost));
   int code = 0;
-  if (!r) code = stop.requested() ? stop.exit_code() : report(r.error());
+  if (!r)
+    code = stop.requested() ? stop.exit_code() : report(r.error());
   else if (json)
-    std::printf("%s\n", nlohmann::ordered_json{{"model", config.model.path}, {"tasks", r->tasks}, {"solved", r->solved}, {"accuracy", r->accuracy()},
-                                               {"failed", r->failed}, {"reward", r->reward}, {"seconds", r->seconds}}
+    std::printf("%s\n", nlohmann::ordered_json{{"model", config.model.path},
+                                               {"tasks", r->tasks},
+                                               {"solved", r->solved},
+                                               {"accuracy", r->accuracy()},
+                                               {"failed", r->failed},
+                                               {"reward", r->reward},
+                                               {"seconds", r->seconds}}
                             .dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
                             .c_str());
-  else std::printf("%s: %s\n", config.model.path.c_str(), summary(*r).c_str());
+  else
+    std::printf("%s: %s\n", config.model.path.c_str(), summary(*r).c_str());
   code = printed(code);
   if (!actors.wait_until_idle(1s)) std::_Exit(code);
   return code;

@@ -37,8 +37,9 @@ result<void> load_text(run_parts& parts) {
   if (!text) return fail(text.error());
   parts.text = std::make_shared<const tokenizer>(std::move(*text));
   if (static_cast<std::int64_t>(parts.text->size()) > parts.model.vocab_size)
-    return fail(errc::invalid_config, parts.config.model.path + ": the tokenizer has " + std::to_string(parts.text->size()) +
-                                          " tokens, the model's vocab_size is " + std::to_string(parts.model.vocab_size));
+    return fail(errc::invalid_config, parts.config.model.path + ": the tokenizer has " +
+                                          std::to_string(parts.text->size()) + " tokens, the model's vocab_size is " +
+                                          std::to_string(parts.model.vocab_size));
   return {};
 }
 
@@ -53,7 +54,9 @@ result<void> resolve_sampling(run_parts& parts) {
   if (s.stop_tokens.empty() && parts.text->eos()) s.stop_tokens.push_back(*parts.text->eos());
   for (const auto& text : c.stop) {
     const auto id = parts.text->id_of(text);
-    if (!id) return fail(errc::invalid_config, "rollout.stop: \"" + text + "\" is no single token of " + parts.config.model.path);
+    if (!id)
+      return fail(errc::invalid_config,
+                  "rollout.stop: \"" + text + "\" is no single token of " + parts.config.model.path);
     s.stop_tokens.push_back(*id);
   }
   std::sort(s.stop_tokens.begin(), s.stop_tokens.end());
@@ -65,11 +68,13 @@ result<void> resolve_environment(run_parts& parts, const environment_registry& k
   const auto& c = parts.config.environment;
   const auto* type = known.find(c.name);
   if (type == nullptr)
-    return fail(errc::invalid_config, "environment.name: \"" + c.name + "\" is not registered; known: " + joined(known.names()));
+    return fail(errc::invalid_config,
+                "environment.name: \"" + c.name + "\" is not registered; known: " + joined(known.names()));
   parts.environment = *type;
   auto made = guarded("maker", [&] { return type->make(c.settings); });
   if (!made) return fail(made.error());
-  if (!*made) return fail(errc::invalid_config, "environment.name: the maker of " + c.name + " returned no environment");
+  if (!*made)
+    return fail(errc::invalid_config, "environment.name: the maker of " + c.name + " returned no environment");
   return {};
 }
 
@@ -79,8 +84,8 @@ result<std::vector<std::string>> written(const std::vector<nlohmann::json>& task
   for (const auto& task : tasks) try {
       lines.push_back(task.dump());
     } catch (const nlohmann::json::exception&) {
-      return fail(errc::invalid_data, "the environment's generate_tasks: a text in " + std::string(which) + "[" + std::to_string(lines.size()) +
-                                          "] is no UTF-8");
+      return fail(errc::invalid_data, "the environment's generate_tasks: a text in " + std::string(which) + "[" +
+                                          std::to_string(lines.size()) + "] is no UTF-8");
     }
   return lines;
 }
@@ -88,7 +93,8 @@ result<std::vector<std::string>> written(const std::vector<nlohmann::json>& task
 result<fs::path> working_directory() {
   std::error_code failed;
   auto path = fs::current_path(failed);
-  if (failed == std::errc::no_such_file_or_directory) return fail(errc::not_found, "the current directory was deleted: change to one that exists");
+  if (failed == std::errc::no_such_file_or_directory)
+    return fail(errc::not_found, "the current directory was deleted: change to one that exists");
   if (failed) return fail(os_error("the current directory cannot be told", failed.value()));
   return path;
 }
@@ -131,13 +137,16 @@ result<void> resolve_tasks(run_parts& parts) {
 result<void> check_together(const run_parts& parts) {
   const auto& c = parts.config;
   if (c.rollout.max_context > parts.model.max_positions)
-    return fail(errc::invalid_config, "rollout.max_context: " + std::to_string(c.rollout.max_context) + " is more than the model's max_position_embeddings, " +
+    return fail(errc::invalid_config, "rollout.max_context: " + std::to_string(c.rollout.max_context) +
+                                          " is more than the model's max_position_embeddings, " +
                                           std::to_string(parts.model.max_positions));
   if (c.trainer.minibatches > c.trainer.batch_groups)
-    return fail(errc::invalid_config, "trainer.minibatches: " + std::to_string(c.trainer.minibatches) + " is more than trainer.batch_groups, " +
+    return fail(errc::invalid_config, "trainer.minibatches: " + std::to_string(c.trainer.minibatches) +
+                                          " is more than trainer.batch_groups, " +
                                           std::to_string(c.trainer.batch_groups));
   if (c.trainer.objective == "gspo" && c.trainer.aggregation != "sequence_mean_token_mean")
-    return fail(errc::invalid_config, "trainer.aggregation: gspo needs sequence_mean_token_mean, found " + c.trainer.aggregation);
+    return fail(errc::invalid_config,
+                "trainer.aggregation: gspo needs sequence_mean_token_mean, found " + c.trainer.aggregation);
   if (auto transport = weight_transport(c); !transport) return fail(transport.error());
   return {};
 }
@@ -159,7 +168,8 @@ result<app_config> read_app_config(const fs::path& file, const std::vector<std::
 result<run_parts> prepare(const app_config& config, const environment_registry& known) {
   run_parts parts;
   parts.config = config;
-  if (auto device = check_device(config.model.device); !device) return fail(device.error().code, "model.device: " + device.error().message);
+  if (auto device = check_device(config.model.device); !device)
+    return fail(device.error().code, "model.device: " + device.error().message);
   auto model = read_causal_lm_config(config.model.path);
   if (!model) return fail(model.error().code, "model.path: " + model.error().message);
   parts.model = std::move(*model);
@@ -178,7 +188,8 @@ std::string quoted(const std::string& text) {
   constexpr std::size_t most = 120;
   auto end = std::min(most, text.size());
   while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;
-  return nlohmann::json(text.substr(0, end)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + (end < text.size() ? "..." : "");
+  return nlohmann::json(text.substr(0, end)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+         (end < text.size() ? "..." : "");
 }
 
 }  // namespace
@@ -187,9 +198,11 @@ std::optional<std::string> news_of_lost_text(const run_parts& parts, bool eval) 
   const auto first = parts.lost->news();
   if (!first) return std::nullopt;
   const auto& file = eval ? parts.config.tasks.eval : parts.config.tasks.train;
-  const std::string origin = file.empty() ? "made by the environment itself" : (eval ? "tasks.eval, " : "tasks.train, ") + file;
-  return "text that has no token is left out; the tokenizer of " + parts.config.model.path + " must know the symbols of the tasks. First, " +
-         quoted(first->text) + " lost " + quoted(first->lost) + ": " + first->place.substr(0, 200) + " (" + origin + ")";
+  const std::string origin =
+      file.empty() ? "made by the environment itself" : (eval ? "tasks.eval, " : "tasks.train, ") + file;
+  return "text that has no token is left out; the tokenizer of " + parts.config.model.path +
+         " must know the symbols of the tasks. First, " + quoted(first->text) + " lost " + quoted(first->lost) + ": " +
+         first->place.substr(0, 200) + " (" + origin + ")";
 }
 
 std::optional<std::string> all_lost_text(const run_parts& parts) {

@@ -1,9 +1,9 @@
 #include "step_report.hpp"
 
-#include <algorithm>
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <utility>
 
@@ -13,8 +13,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Where nobody watches a terminal, a run has as many lines, whatever the number of its steps: at least so far apart, and
-// at most.
+// Where nobody watches a terminal, a run has as many lines, whatever the number of its steps: at least so far apart,
+// and at most.
 constexpr std::uint64_t plain_lines = 20;
 constexpr auto plain_least = 1s;
 constexpr auto plain_most = 60s;
@@ -30,7 +30,12 @@ double resident_megabytes() {
 }  // namespace
 
 step_reporter::step_reporter(const run_parts& parts, run_files& files, std::size_t engines, weight_version start)
-    : parts_(parts), config_(parts.config), files_(files), engines_(engines), remaining_(static_cast<double>(parts.config.trainer.steps)), start_(start) {
+    : parts_(parts),
+      config_(parts.config),
+      files_(files),
+      engines_(engines),
+      remaining_(static_cast<double>(parts.config.trainer.steps)),
+      start_(start) {
   remaining_.update(static_cast<double>(start), 0);
 }
 
@@ -107,8 +112,10 @@ void step_reporter::step(const training_step& s) {
     if (!s.failure.empty()) line["failure"] = s.failure;
   }
   if (auto written = files_.metrics.append(line); !written) files_.log.error("metrics: " + written.error().message);
-  if (!s.failure.empty()) tell_failure(s);
-  else warn_of_equal_rewards(s);
+  if (!s.failure.empty())
+    tell_failure(s);
+  else
+    warn_of_equal_rewards(s);
   warn_of_losses();
   show(s, busy, samples_per_second);
 }
@@ -124,9 +131,11 @@ void step_reporter::warn_of_losses() {
   std::lock_guard lock(mutex_);
   if (pool_.dropped_groups > told_dropped_) {
     told_dropped_ = std::max<std::uint64_t>(pool_.dropped_groups, told_dropped_ * 2);
-    files_.log.warn(fmt::format("{} groups dropped so far; the latest episode failed because {}", pool_.dropped_groups, pool_.last_failure));
+    files_.log.warn(fmt::format("{} groups dropped so far; the latest episode failed because {}", pool_.dropped_groups,
+                                pool_.last_failure));
   }
-  if (!pool_.shortage.empty() && !std::exchange(told_shortage_, true)) files_.log.warn(pool_.shortage + " (environment.sandboxes)");
+  if (!pool_.shortage.empty() && !std::exchange(told_shortage_, true))
+    files_.log.warn(pool_.shortage + " (environment.sandboxes)");
   if (const auto lost = news_of_lost_text(parts_, false)) files_.log.warn(*lost);
   if (weights_.failures > told_weights_) {
     told_weights_ = weights_.failures;
@@ -144,7 +153,8 @@ std::optional<error> step_reporter::lost_cause() {
   std::lock_guard lock(mutex_);
   const auto lost = pool_.dropped_groups - dropped_then_;
   if (lost < config_.environment.most_dropped_groups) return std::nullopt;
-  return error{errc::unavailable, fmt::format("every episode fails: {} groups in a row were dropped (environment.most_dropped_groups), the latest because {}",
+  return error{errc::unavailable, fmt::format("every episode fails: {} groups in a row were dropped "
+                                              "(environment.most_dropped_groups), the latest because {}",
                                               lost, pool_.last_failure)};
 }
 
@@ -152,9 +162,10 @@ void step_reporter::show(const training_step& s, double busy, double samples_per
   const auto all = config_.trainer.steps;
   remaining_.update(static_cast<double>(s.version), std::chrono::duration<double>(clock::now() - began_).count());
   const auto left = remaining_.remaining();
-  const auto text = fmt::format("step {}/{}  reward {:.3f}  solved {:.1f} %  staleness {:.1f} (max {})  {:.0f} samples/s  engine {:.0f} % busy{}", s.version,
-                                all, s.learned.reward, 100 * s.learned.success, s.staleness_mean, s.staleness_max, samples_per_second, 100 * busy,
-                                left ? "  " + format_duration(*left) + " left" : std::string());
+  const auto text = fmt::format(
+      "step {}/{}  reward {:.3f}  solved {:.1f} %  staleness {:.1f} (max {})  {:.0f} samples/s  engine {:.0f} % busy{}",
+      s.version, all, s.learned.reward, 100 * s.learned.success, s.staleness_mean, s.staleness_max, samples_per_second,
+      100 * busy, left ? "  " + format_duration(*left) + " left" : std::string());
   if (files_.screen.is_live()) return files_.screen.status(text);
   if (due(s.version)) files_.screen.line(text);
 }
@@ -164,9 +175,11 @@ void step_reporter::warn_of_equal_rewards(const training_step& s) {
   equal_steps_ = s.learned.groups_trained > 0 ? 0 : equal_steps_ + 1;
   if (equal_steps_ < tell_equal_at_) return;
   tell_equal_at_ *= 10;
-  files_.log.warn(fmt::format("nothing was learned from the rewards of the last {} steps: all episodes of each task had equal rewards (mean {:.3f}, {:.1f} % solved). The tasks may be "
-                              "too hard or too easy for the model, or trainer.group_size ({}) too small",
-                              equal_steps_, s.learned.reward, 100 * s.learned.success, config_.trainer.group_size));
+  files_.log.warn(
+      fmt::format("nothing was learned from the rewards of the last {} steps: all episodes of each task had equal "
+                  "rewards (mean {:.3f}, {:.1f} % solved). The tasks may be "
+                  "too hard or too easy for the model, or trainer.group_size ({}) too small",
+                  equal_steps_, s.learned.reward, 100 * s.learned.success, config_.trainer.group_size));
 }
 
 /// Whether a step has a line of its own on a pipe: the first and the last one do.
@@ -187,7 +200,8 @@ void step_reporter::tell_failure(const training_step& s) {
   if (told_failed_ > 0 && now - told_failed_at_ < failure_least) return;
   const auto untold = s.failed_steps - std::exchange(told_failed_, s.failed_steps) - 1;
   told_failed_at_ = now;
-  files_.log.error(fmt::format("step {} failed: {}{}", s.version, s.failure, untold > 0 ? fmt::format(" ({} more failed before it)", untold) : ""));
+  files_.log.error(fmt::format("step {} failed: {}{}", s.version, s.failure,
+                               untold > 0 ? fmt::format(" ({} more failed before it)", untold) : ""));
 }
 
 }  // namespace weir::app

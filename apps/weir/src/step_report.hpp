@@ -35,8 +35,8 @@ class step_reporter {
 
   std::uint64_t samples();
 
-  /// Says once, and again when it went on, that episodes fail: a broken environment otherwise looks like a slow one. Also
-  /// what else is amiss. From any thread, now and then.
+  /// Says once, and again when it went on, that episodes fail: a broken environment otherwise looks like a slow one.
+  /// Also what else is amiss. From any thread, now and then.
   void warn_of_losses();
 
   /// Why nothing will come of it any more, if that is so: only failed episodes for `environment.most_dropped_groups`.

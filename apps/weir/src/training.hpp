@@ -20,7 +20,7 @@ struct training_outcome {
 
 /// Trains from `start` until trainer.steps, or until interrupted; either way a checkpoint is left. The model comes back
 /// with the last checkpoint only: `trained` is given away.
-result<training_outcome> run_training(caf::actor_system& system, const run_parts& parts, learner trained, const run_state& start,
-                                      run_files& files, const interrupt& stop);
+result<training_outcome> run_training(caf::actor_system& system, const run_parts& parts, learner trained,
+                                      const run_state& start, run_files& files, const interrupt& stop);
 
 }  // namespace weir::app

@@ -13,7 +13,8 @@ namespace weir::app {
 int show_verification(const result<verification>& outcome) {
   if (!outcome) return report(outcome.error());
   for (const auto& c : outcome->checks) {
-    fmt::print("{}  {:<32} difference {:.3g} (allowed {:.3g})\n", c.ok ? "ok  " : "FAIL", c.name, c.difference, c.tolerance);
+    fmt::print("{}  {:<32} difference {:.3g} (allowed {:.3g})\n", c.ok ? "ok  " : "FAIL", c.name, c.difference,
+               c.tolerance);
     if (!c.ok) fmt::print("      first at {}\n", c.where);
   }
   for (const auto& note : outcome->notes) fmt::print("note  {}\n", note);

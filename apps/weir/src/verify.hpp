@@ -6,7 +6,8 @@
 
 namespace weir::app {
 
-/// Prints each check with its difference and tolerance. Exit code: 0 if all hold, 1 if one does not or files can't be read.
+/// Prints each check with its difference and tolerance. Exit code: 0 if all hold, 1 if one does not or files can't be
+/// read.
 int show_verification(const result<verification>& outcome);
 
 result<verification> verify_policy_files(const std::string& directory);

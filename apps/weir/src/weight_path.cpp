@@ -14,7 +14,8 @@ constexpr std::uint32_t delta_record = 1U << 20;  ///< bytes of a version that a
 result<transport_settings> settings_of(const nlohmann::json& options) {
   transport_settings settings;
   for (const auto& [key, value] : options.items()) {
-    if (value.is_structured() || value.is_null()) return fail(errc::invalid_config, "weights.options." + key + ": a string, number or boolean is needed");
+    if (value.is_structured() || value.is_null())
+      return fail(errc::invalid_config, "weights.options." + key + ": a string, number or boolean is needed");
     settings[key] = value.is_string() ? value.get<std::string>() : value.dump();
   }
   return settings;
@@ -40,7 +41,10 @@ result<std::optional<known_transport>> weight_transport(const app_config& config
   auto settings = settings_of(w.options);
   if (!settings) return fail(settings.error());
   auto found = load_transport(w.transport, *settings);
-  if (!found) return fail(errc::invalid_config, (found.error().code == errc::invalid_config ? "weights.options: " : "weights.transport: ") + found.error().message);
+  if (!found)
+    return fail(errc::invalid_config,
+                (found.error().code == errc::invalid_config ? "weights.options: " : "weights.transport: ") +
+                    found.error().message);
   if (!found->make) return fail(errc::invalid_config, "weights.transport: " + w.transport + " makes no transport");
   return std::optional(std::move(*found));
 }
@@ -64,9 +68,11 @@ result<weight_path> make_weight_path(const app_config& config, const manifest& l
   b.ranges = ranges_of(layout, published_type(config));
   b.shape = *read_shape(w.plan);
   b.delta = w.delta == "auto" ? delta_use::automatic : w.delta == "on" ? delta_use::on : delta_use::off;
-  auto sender = broadcast_sender::make(maker, b, {{}, [&log](const std::string& text) { log.warn("weights: " + text); }});
+  auto sender =
+      broadcast_sender::make(maker, b, {{}, [&log](const std::string& text) { log.warn("weights: " + text); }});
   if (!sender) return fail(sender.error().code, "weights.transport " + w.transport + ": " + sender.error().message);
-  auto writer = snapshot_writer::make(shelf, [s = *sender] { return s->allocate(); }, snapshots_at_trainer);
+  auto writer = snapshot_writer::make(
+      shelf, [s = *sender] { return s->allocate(); }, snapshots_at_trainer);
   if (!writer) return fail(writer.error());
   receiver_settings r;
   r.name = "engines";

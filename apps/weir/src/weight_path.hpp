@@ -11,18 +11,18 @@
 
 namespace weir::app {
 
-/// Versions in the trainer's memory where they are sent on: one that is read, one that a delta starts from, one that waits,
-/// and one that is written.
+/// Versions in the trainer's memory where they are sent on: one that is read, one that a delta starts from, one that
+/// waits, and one that is written.
 inline constexpr std::size_t snapshots_at_trainer = 4;
 
 /// The transport of `weights.transport`, with its options; none for "inproc". Errors name the field.
 result<std::optional<known_transport>> weight_transport(const app_config& config);
 
 struct weight_path {
-  std::shared_ptr<weight_shelf> written;       ///< what the trainer publishes
-  std::shared_ptr<weight_shelf> read;          ///< what engines read: the same, or what came over the transport
+  std::shared_ptr<weight_shelf> written;  ///< what the trainer publishes
+  std::shared_ptr<weight_shelf> read;     ///< what engines read: the same, or what came over the transport
   snapshot_writer writer;
-  std::shared_ptr<broadcast_sender> sender;    ///< null where engines read the trainer's memory
+  std::shared_ptr<broadcast_sender> sender;  ///< null where engines read the trainer's memory
   transport_maker maker;
   receiver_settings receiver;
 };

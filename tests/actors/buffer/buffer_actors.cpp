@@ -53,8 +53,8 @@ struct world {
   caf::scoped_actor self{runtime.system()};
 
   explicit world(weir::staleness_settings settings, std::uint32_t group_size)
-      : buffer(g.add<weir::trajectory_buffer>(
-            "buffer", settings, [this](const weir::buffer_fill& fill) { waiting = fill.waiting; })),
+      : buffer(g.add<weir::trajectory_buffer>("buffer", settings,
+                                              [this](const weir::buffer_fill& fill) { waiting = fill.waiting; })),
         assembly(g.add<weir::group_assembly>("assembly", group_size)) {
     auto pool = g.add<credit_counter>("pool", std::ref(credits));
     g.connect(buffer, weir::trajectory_buffer::admission, pool);

@@ -53,8 +53,9 @@ TEST_CASE("multiplication binds tighter on either side") {
 
 TEST_CASE("a malformed task is an error that shows it") {
   auto e = made();
-  for (auto task : {nlohmann::json{{"digits", {1, 2}}, {"target", 3}}, nlohmann::json{{"digits", {1, 2, 0}}, {"target", 3}},
-                    nlohmann::json{{"target", 3}}, nlohmann::json("375"), nlohmann::json{{"digits", {1, 2, 3}}}}) {
+  for (auto task :
+       {nlohmann::json{{"digits", {1, 2}}, {"target", 3}}, nlohmann::json{{"digits", {1, 2, 0}}, {"target", 3}},
+        nlohmann::json{{"target", 3}}, nlohmann::json("375"), nlohmann::json{{"digits", {1, 2, 3}}}}) {
     auto outcome = e->reset(task, 0);
     REQUIRE_FALSE(outcome);
     CHECK(outcome.error().code == weir::errc::invalid_data);

@@ -26,8 +26,9 @@ struct scalar_adamw {
 
 TEST_CASE("five steps equal the rule written out") {
   // The second moment of beta2 = 0.999 weighs a gradient by 0.001, which is not 1 - float(0.999).
-  const auto s = GENERATE(weir::adamw_settings{1e-2, 0.9, 0.95, 1e-8, 0.01}, weir::adamw_settings{3e-3, 0.8, 0.999, 1e-3, 0.0},
-                          weir::adamw_settings{1e-1, 0.0, 0.5, 1e-6, 0.5});
+  const auto s =
+      GENERATE(weir::adamw_settings{1e-2, 0.9, 0.95, 1e-8, 0.01}, weir::adamw_settings{3e-3, 0.8, 0.999, 1e-3, 0.0},
+               weir::adamw_settings{1e-1, 0.0, 0.5, 1e-6, 0.5});
   constexpr std::int64_t n = 37;
   auto flat = gaussian({n}, 1);
   std::vector<scalar_adamw> reference;

@@ -40,7 +40,8 @@ TEST_CASE("random matrices have the spread that the config asks for, norms are 1
       CHECK(values.std().item<double>() == Approx(0.3).epsilon(0.02));
       CHECK(values.mean().item<double>() == Approx(0.0).margin(0.005));
     }
-    const auto gap = model.flat().narrow(0, static_cast<std::int64_t>(end / 4), static_cast<std::int64_t>((spec.offset - end) / 4));
+    const auto gap =
+        model.flat().narrow(0, static_cast<std::int64_t>(end / 4), static_cast<std::int64_t>((spec.offset - end) / 4));
     CHECK((gap == 0).all().item<bool>());
     end = spec.offset + spec.bytes;
   }

@@ -1,11 +1,10 @@
 // Training's view of the model: log-probabilities, entropy, and the gradient of all parameters.
-#include "weir/policy/evaluation.hpp"
-
 #include <map>
 
 #include "catch.hpp"
 #include "ops.hpp"
 #include "policy_support.hpp"
+#include "weir/policy/evaluation.hpp"
 
 using namespace weir::testing;
 
@@ -22,7 +21,8 @@ std::vector<std::vector<weir::token>> sequences() {
 class reference_model {
  public:
   explicit reference_model(const weir::causal_lm& model) : config_(model.config()), layout_(model.layout()) {
-    for (const auto& spec : layout_.tensors) leaves_[spec.name] = part(model.flat(), spec).to(at::kDouble).clone().requires_grad_(true);
+    for (const auto& spec : layout_.tensors)
+      leaves_[spec.name] = part(model.flat(), spec).to(at::kDouble).clone().requires_grad_(true);
   }
 
   at::Tensor logits(const weir::packed_sequences& batch) {
@@ -32,7 +32,9 @@ class reference_model {
       for (std::int64_t i = 0; i < batch.offsets[b + 1] - batch.offsets[b]; ++i) p.positions.push_back(i);
     std::tie(p.cosine, p.sine) = rope_tables(64, config_.head_dim, config_.rope_theta);
     const auto ids = at::tensor(std::vector<std::int64_t>(batch.tokens.begin(), batch.tokens.end()), at::kLong);
-    auto norm = [&](const at::Tensor& x, const std::string& name) { return rms_norm(x, at(name), config_.rms_norm_eps, form::composite); };
+    auto norm = [&](const at::Tensor& x, const std::string& name) {
+      return rms_norm(x, at(name), config_.rms_norm_eps, form::composite);
+    };
     auto linear = [&](const at::Tensor& x, const std::string& name) { return at::mm(x, at(name).t()); };
     auto x = at("model.embed_tokens").index_select(0, ids);
     for (std::int64_t i = 0; i < config_.layers; ++i) {
@@ -41,14 +43,16 @@ class reference_model {
       const auto qkv = at::cat({linear(a, attn + "q_proj"), linear(a, attn + "k_proj"), linear(a, attn + "v_proj")}, 1);
       x = x + linear(attention(qkv, at(attn + "q_norm"), at(attn + "k_norm"), p, form::composite), attn + "o_proj");
       const auto b = norm(x, layer + "post_attention_layernorm");
-      x = x + linear(at::silu(linear(b, layer + "mlp.gate_proj")) * linear(b, layer + "mlp.up_proj"), layer + "mlp.down_proj");
+      x = x + linear(at::silu(linear(b, layer + "mlp.gate_proj")) * linear(b, layer + "mlp.up_proj"),
+                     layer + "mlp.down_proj");
     }
     return linear(norm(x, "model.norm"), config_.tied_embeddings ? "model.embed_tokens" : "lm_head");
   }
 
   /// What stands in `flat` for the tensor of `spec`.
   static at::Tensor part(const at::Tensor& flat, const weir::tensor_spec& spec) {
-    return flat.narrow(0, static_cast<std::int64_t>(spec.offset / 4), static_cast<std::int64_t>(spec.bytes / 4)).view(spec.shape);
+    return flat.narrow(0, static_cast<std::int64_t>(spec.offset / 4), static_cast<std::int64_t>(spec.bytes / 4))
+        .view(spec.shape);
   }
   const at::Tensor& at(const std::string& name) const { return leaves_.at(name + ".weight"); }
   const std::map<std::string, at::Tensor>& leaves() const { return leaves_; }
@@ -67,7 +71,8 @@ std::pair<at::Tensor, at::Tensor> by_definition(const at::Tensor& logits, const 
     from.push_back(t - 1);
     wanted.push_back(batch.tokens[static_cast<std::size_t>(t)]);
   }
-  const auto all = at::log_softmax(logits.index_select(0, at::tensor(from, at::kLong)).to(at::kDouble) / temperature, -1);
+  const auto all =
+      at::log_softmax(logits.index_select(0, at::tensor(from, at::kLong)).to(at::kDouble) / temperature, -1);
   return {all.gather(1, at::tensor(wanted, at::kLong).unsqueeze(1)).squeeze(1), -(all.exp() * all).sum(-1)};
 }
 

@@ -83,7 +83,8 @@ TEST_CASE("sequences join, leave and take over slots, in chunks of any length") 
     REQUIRE(logits.size(0) == static_cast<std::int64_t>(chunks.size()));
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       const auto slot = static_cast<std::size_t>(chunks[c].slot);
-      CHECK(largest_difference(logits[static_cast<std::int64_t>(c)], expected[slot][static_cast<std::int64_t>(live[slot]->done) - 1]) < 1e-5);
+      CHECK(largest_difference(logits[static_cast<std::int64_t>(c)],
+                               expected[slot][static_cast<std::int64_t>(live[slot]->done) - 1]) < 1e-5);
       if (live[slot]->done == live[slot]->tokens.size()) {
         live[slot].reset();
         ++finished;
@@ -117,7 +118,8 @@ TEST_CASE("a row is the same, bit for bit, whatever else is in the call and whic
     const auto count = 1 + random.below(40);
     std::vector<sequence> all;
     for (std::size_t i = 0; i < count; ++i)
-      all.push_back({random_tokens(random, 4 + static_cast<std::int64_t>(random.below(40)), config.vocab_size), static_cast<std::int64_t>(i), 0});
+      all.push_back({random_tokens(random, 4 + static_cast<std::int64_t>(random.below(40)), config.vocab_size),
+                     static_cast<std::int64_t>(i), 0});
     const auto watched = random.below(count);
     // Each sequence in two calls: a prefill of any length, then one token or several.
     for (int call = 0; call < 2; ++call) {
@@ -189,7 +191,8 @@ TEST_CASE("a slot that takes over another's beginning goes on bit for bit as tha
   second.done = 13;
   const auto a = model.extend(cache, std::vector{next_chunk(first, 5)}).clone();
   CHECK(same_bits(model.extend(cache, std::vector{next_chunk(second, 4)}), a));
-  for (auto [from, to, tokens] : {std::array<std::int64_t, 3>{0, 0, 1}, {-1, 0, 1}, {0, 3, 1}, {3, 0, 1}, {0, 1, 25}, {0, 1, -1}})
+  for (auto [from, to, tokens] :
+       {std::array<std::int64_t, 3>{0, 0, 1}, {-1, 0, 1}, {0, 3, 1}, {3, 0, 1}, {0, 1, 25}, {0, 1, -1}})
     CHECK_FALSE(thrown_by([&, f = from, t = to, n = tokens] { cache.copy(f, t, n); }).empty());
 }
 
@@ -223,5 +226,6 @@ TEST_CASE("a cache knows its size") {
   const weir::kv_cache cache(small_config(), 3, 16);
   CHECK(cache.slots() == 3);
   CHECK(cache.capacity() == 16);
-  CHECK(cache.bytes() == 2U * 2 * 3 * 2 * 16 * 10 * sizeof(float));  // keys and values, layers, slots, heads, tokens, width
+  CHECK(cache.bytes() ==
+        2U * 2 * 3 * 2 * 16 * 10 * sizeof(float));  // keys and values, layers, slots, heads, tokens, width
 }

@@ -122,8 +122,10 @@ TEST_CASE("bfloat16 is rounded to nearest, ties to even") {
   auto model = weir::causal_lm::random(config, 1);
   auto* values = model.flat().data_ptr<float>();
   // Halfway below an even and above an odd significand, just off halfway, a carry into the exponent, both zeros.
-  const std::vector<std::uint32_t> bits{0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x3FFFFFFF, 0xBF818000, 0x80000000, 0x00000001};
-  const std::vector<std::uint32_t> rounded{0x3F800000, 0x3F820000, 0x3F810000, 0x3F800000, 0x40000000, 0xBF820000, 0x80000000, 0x00000000};
+  const std::vector<std::uint32_t> bits{0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF,
+                                        0x3FFFFFFF, 0xBF818000, 0x80000000, 0x00000001};
+  const std::vector<std::uint32_t> rounded{0x3F800000, 0x3F820000, 0x3F810000, 0x3F800000,
+                                           0x40000000, 0xBF820000, 0x80000000, 0x00000000};
   for (std::size_t i = 0; i < bits.size(); ++i) values[i] = std::bit_cast<float>(bits[i]);
   temporary_folder folder;
   REQUIRE(model.save(folder.path() / "model"));
@@ -200,8 +202,13 @@ TEST_CASE("both spellings of rope_theta and of dtype are read") {
     return *c;
   };
   CHECK(read([](json& c) { c["rope_theta"] = 5e5; }).rope_theta == 5e5);
-  CHECK(read([](json& c) { c["rope_parameters"] = {{"rope_theta", 5e5}, {"rope_type", "default"}}; }).rope_theta == 5e5);
-  CHECK(read([](json& c) { c["rope_theta"] = 5e5; c["rope_scaling"] = nullptr; }).rope_theta == 5e5);
+  CHECK(read([](json& c) {
+          c["rope_parameters"] = {{"rope_theta", 5e5}, {"rope_type", "default"}};
+        }).rope_theta == 5e5);
+  CHECK(read([](json& c) {
+          c["rope_theta"] = 5e5;
+          c["rope_scaling"] = nullptr;
+        }).rope_theta == 5e5);
   CHECK(read([](json&) {}).rope_theta == 10000);
   CHECK(read([](json&) {}).type == weir::dtype::f32);
   CHECK(read([](json& c) { c["dtype"] = "bfloat16"; }).type == weir::dtype::bf16);
@@ -209,7 +216,8 @@ TEST_CASE("both spellings of rope_theta and of dtype are read") {
   CHECK(read([](json& c) { c["torch_dtype"] = "float16"; }).type == weir::dtype::f16);
   // What may be left out has its usual value.
   const auto bare = read([](json& c) {
-    for (const char* key : {"num_key_value_heads", "head_dim", "architectures", "max_position_embeddings"}) c.erase(key);
+    for (const char* key : {"num_key_value_heads", "head_dim", "architectures", "max_position_embeddings"})
+      c.erase(key);
   });
   CHECK(bare.kv_heads == 4);
   CHECK(bare.head_dim == 24 / 4);
@@ -232,9 +240,10 @@ TEST_CASE("a config that cannot be right is refused, by file and field") {
     const auto message = s.refusal();
     says(message, {"config.json", field.c_str()});
   };
-  for (const char* field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-                            "intermediate_size", "max_position_embeddings"})
-    for (const auto& value : {json(0), json(-1), json(1.5), json("24"), json(std::uint64_t{1} << 63), json(1e12)}) refused(field, value);
+  for (const char* field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                            "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings"})
+    for (const auto& value : {json(0), json(-1), json(1.5), json("24"), json(std::uint64_t{1} << 63), json(1e12)})
+      refused(field, value);
   refused("model_type", "llama");
   refused("model_type", 3);
   refused("architectures", json::array({"LlamaForCausalLM"}));
@@ -285,7 +294,8 @@ TEST_CASE("a config that is missing, no JSON, or no object") {
 }
 
 TEST_CASE("a required field that is missing is named") {
-  for (const char* field : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
+  for (const char* field :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}) {
     saved s;
     s.edit_config([&](json& c) { c.erase(field); });
     says(s.refusal(), {"config.json", field, "missing"});
@@ -308,7 +318,9 @@ TEST_CASE("weights that do not fit the config are refused, by file and tensor") 
     says(s.refusal(weir::errc::unsupported), {"model.safetensors", name.c_str(), "I32"});
   }
   SECTION("there is a tensor too many") {
-    s.edit_weights([&](auto& all) { all.push_back({"model.layers.2.input_layernorm.weight", "F32", {24}, named(all, "model.norm.weight").bytes}); });
+    s.edit_weights([&](auto& all) {
+      all.push_back({"model.layers.2.input_layernorm.weight", "F32", {24}, named(all, "model.norm.weight").bytes});
+    });
     says(s.refusal(), {"model.layers.2.input_layernorm.weight"});
   }
   SECTION("the file is cut short") {
@@ -348,7 +360,8 @@ TEST_CASE("tensors of several types in one file are each read as what they are")
   const auto half = s.model.flat().to(at::kBFloat16);
   const auto& spec = s.model.layout().tensors[0];
   s.edit_weights([&](auto& all) {
-    named(all, spec.name) = {spec.name, "BF16", spec.shape, {static_cast<const std::byte*>(half.data_ptr()), spec.bytes / 2}};
+    named(all, spec.name) = {
+        spec.name, "BF16", spec.shape, {static_cast<const std::byte*>(half.data_ptr()), spec.bytes / 2}};
   });
   auto loaded = weir::causal_lm::load(s.path);
   REQUIRE(loaded);

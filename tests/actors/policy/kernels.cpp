@@ -51,7 +51,8 @@ TEST_CASE("exp is right to 2e-7 in its range and keeps NaN") {
     y.resize(x.size());
     set->exponential(x.data(), y.data(), static_cast<std::int64_t>(x.size()));
     double worst = 0;
-    for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::abs(y[i] / std::exp(static_cast<double>(x[i])) - 1));
+    for (std::size_t i = 0; i < x.size(); ++i)
+      worst = std::max(worst, std::abs(y[i] / std::exp(static_cast<double>(x[i])) - 1));
     CHECK(worst < 2e-7);
     const float edge[4]{0.0F, std::numeric_limits<float>::quiet_NaN(), -1e30F, 1e30F};
     float out[4];
@@ -90,21 +91,26 @@ TEST_CASE("all sets attend alike, with the head sizes that are unrolled and one 
   std::vector<std::int64_t> positions;
   for (std::int64_t i = 0; i < n; ++i) positions.push_back(i);
   compare([&](const table& kernel) {
-    auto q = at::zeros({n, 4 * d}), k = at::zeros({n, 2 * d}), inv = at::zeros({n, 6}), o = at::zeros({n, 4 * d}), lse = at::zeros({n, 4});
-    auto dq = at::zeros_like(q), dk = at::zeros_like(k), dqkv = at::zeros_like(qkv), dqw = at::zeros({d}), dkw = at::zeros({d});
+    auto q = at::zeros({n, 4 * d}), k = at::zeros({n, 2 * d}), inv = at::zeros({n, 6}), o = at::zeros({n, 4 * d}),
+         lse = at::zeros({n, 4});
+    auto dq = at::zeros_like(q), dk = at::zeros_like(k), dqkv = at::zeros_like(qkv), dqw = at::zeros({d}),
+         dkw = at::zeros({d});
     std::vector<float> scratch(static_cast<std::size_t>(n));
-    kernel.norm_rope(data(qkv), data(qw), data(kw), rope, positions.data(), data(q), data(k), data(inv), 0, n, shape, 1e-6F);
+    kernel.norm_rope(data(qkv), data(qw), data(kw), rope, positions.data(), data(q), data(k), data(inv), 0, n, shape,
+                     1e-6F);
     const float* v = data(qkv) + 6 * d;
     kernel.attention(data(q), data(k), v, width, data(o), data(lse), n, shape, scratch.data());
-    kernel.attention_backward(data(q), data(k), v, width, data(o), data(lse), data(g), data(dq), data(dk), data(dqkv) + 6 * d, n, shape);
-    kernel.norm_rope_backward(data(qkv), data(qw), data(kw), rope, positions.data(), data(inv), data(dq), data(dk), data(dqkv),
-                              data(dqw), data(dkw), 0, n, shape);
+    kernel.attention_backward(data(q), data(k), v, width, data(o), data(lse), data(g), data(dq), data(dk),
+                              data(dqkv) + 6 * d, n, shape);
+    kernel.norm_rope_backward(data(qkv), data(qw), data(kw), rope, positions.data(), data(inv), data(dq), data(dk),
+                              data(dqkv), data(dqw), data(dkw), 0, n, shape);
     // The last token once more, from a cache that has room for more.
     const auto keys = at::zeros({2, n + 3, d}), values = at::zeros({2, n + 3, d});
     keys.narrow(1, 0, n).copy_(k.view({n, 2, d}).transpose(0, 1));
     values.narrow(1, 0, n).copy_(qkv.narrow(1, 6 * d, 2 * d).view({n, 2, d}).transpose(0, 1));
     auto last = at::zeros({4 * d});
-    kernel.attention_cached(data(q) + (n - 1) * 4 * d, data(keys), data(values), n + 3, n, data(last), shape, scratch.data());
+    kernel.attention_cached(data(q) + (n - 1) * 4 * d, data(keys), data(values), n + 3, n, data(last), shape,
+                            scratch.data());
     CHECK(largest_difference(last, o[n - 1]) < 1e-6);
     return std::vector<at::Tensor>{q, k, inv, o, lse, dq, dk, dqkv, dqw, dkw, last};
   });
@@ -112,7 +118,8 @@ TEST_CASE("all sets attend alike, with the head sizes that are unrolled and one 
 
 TEST_CASE("the packed product is the matrix product, a row's bits in any company") {
   using weir::kernels::panel_width;
-  const std::int64_t outputs = GENERATE(as<std::int64_t>{}, 1, 16, 37, 64), inputs = GENERATE(as<std::int64_t>{}, 1, 24, 130);
+  const std::int64_t outputs = GENERATE(as<std::int64_t>{}, 1, 16, 37, 64),
+                     inputs = GENERATE(as<std::int64_t>{}, 1, 24, 130);
   const std::int64_t rows = 3 * weir::kernels::row_multiple, panels = (outputs + panel_width - 1) / panel_width;
   const auto x = gaussian({rows, inputs}, 1), w = gaussian({outputs, inputs}, 2), base = gaussian({rows, outputs}, 3);
   const auto expected = at::mm(x.to(at::kDouble), w.to(at::kDouble).t());
@@ -128,7 +135,8 @@ TEST_CASE("the packed product is the matrix product, a row's bits in any company
     CHECK(relative_difference(added - base, expected) < 1e-5);
     // Panels one by one, and the last rows alone.
     auto apart = at::full({rows, outputs}, 9.0F);
-    for (std::int64_t p = 0; p < panels; ++p) set->product(data(x), data(packed), data(apart), rows, outputs, inputs, p, p + 1, false);
+    for (std::int64_t p = 0; p < panels; ++p)
+      set->product(data(x), data(packed), data(apart), rows, outputs, inputs, p, p + 1, false);
     CHECK(same_bits(apart, y));
     const auto last = weir::kernels::row_multiple, first = rows - last;
     auto alone = at::full({last, outputs}, 9.0F);

@@ -45,7 +45,8 @@ void compare(const std::vector<at::Tensor>& inputs, const operation& compute, do
   }
 }
 
-weir::ops::packing packing_of(std::vector<std::int64_t> lengths, std::int64_t heads, std::int64_t kv_heads, std::int64_t d) {
+weir::ops::packing packing_of(std::vector<std::int64_t> lengths, std::int64_t heads, std::int64_t kv_heads,
+                              std::int64_t d) {
   weir::ops::packing p;
   p.offsets.push_back(0);
   for (auto n : lengths) {
@@ -83,8 +84,8 @@ TEST_CASE("a row of zeros survives the norm") {
 
 TEST_CASE("attention, fused and composite, over sequences of different lengths") {
   const auto d = GENERATE(as<std::int64_t>{}, 10, 16);
-  const auto lengths = GENERATE(std::vector<std::int64_t>{1}, std::vector<std::int64_t>{9}, std::vector<std::int64_t>{4, 1, 13, 2},
-                                std::vector<std::int64_t>(40, 3));
+  const auto lengths = GENERATE(std::vector<std::int64_t>{1}, std::vector<std::int64_t>{9},
+                                std::vector<std::int64_t>{4, 1, 13, 2}, std::vector<std::int64_t>(40, 3));
   std::int64_t rows = 0;
   for (auto n : lengths) rows += n;
   const auto p = packing_of(lengths, 6, 2, d);

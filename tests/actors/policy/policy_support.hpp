@@ -63,7 +63,8 @@ inline causal_lm_config small_config(bool tied = true) {
 
 inline std::vector<token> random_tokens(random_stream& random, std::int64_t count, std::int64_t vocab) {
   std::vector<token> out;
-  for (std::int64_t i = 0; i < count; ++i) out.push_back(static_cast<token>(random.below(static_cast<std::uint64_t>(vocab))));
+  for (std::int64_t i = 0; i < count; ++i)
+    out.push_back(static_cast<token>(random.below(static_cast<std::uint64_t>(vocab))));
   return out;
 }
 
@@ -91,7 +92,8 @@ inline at::Tensor gaussian(std::vector<std::int64_t> shape, std::uint64_t seed) 
   auto out = at::empty(shape, at::kFloat);
   auto* to = out.data_ptr<float>();
   for (std::int64_t i = 0; i < out.numel(); ++i)
-    to[i] = static_cast<float>(std::sqrt(-2 * std::log(1 - random.uniform())) * std::cos(6.283185307179586 * random.uniform()));
+    to[i] = static_cast<float>(std::sqrt(-2 * std::log(1 - random.uniform())) *
+                               std::cos(6.283185307179586 * random.uniform()));
   return out;
 }
 
@@ -118,7 +120,8 @@ inline double relative_difference(const at::Tensor& a, const at::Tensor& b) {
 
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   const auto x = a.detach().contiguous(), y = b.detach().contiguous();
-  return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() && std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
+  return x.sizes() == y.sizes() && x.scalar_type() == y.scalar_type() &&
+         std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
 }  // namespace weir::testing

@@ -47,8 +47,9 @@ TEST_CASE("what is written is read back") {
   temporary_folder folder;
   const auto file = folder.path() / "a.safetensors";
   const std::string a = "0123456789abcdef", b = "xyz";
-  REQUIRE(weir::write_safetensors(file, {{"a", "F32", {2, 2}, bytes_of(a)}, {"b", "U8", {3}, bytes_of(b)}, {"none", "F32", {0, 5}, {}}},
-                                  {{"step", "7"}}));
+  REQUIRE(weir::write_safetensors(
+      file, {{"a", "F32", {2, 2}, bytes_of(a)}, {"b", "U8", {3}, bytes_of(b)}, {"none", "F32", {0, 5}, {}}},
+      {{"step", "7"}}));
   auto read = weir::safetensors_file::open(file);
   REQUIRE(read);
   REQUIRE(read->entries().size() == 3);
@@ -83,8 +84,12 @@ TEST_CASE("bytes that don't fit the shape are the caller's fault") {
   temporary_folder folder;
   const auto file = folder.path() / "a.safetensors";
   const std::string a = "0123";
-  CHECK(thrown_by([&] { (void)weir::write_safetensors(file, {{"tensor_a", "F32", {2}, bytes_of(a)}}); }).find("tensor_a") != std::string::npos);
-  CHECK(thrown_by([&] { (void)weir::write_safetensors(file, {{"tensor_a", "F99", {2}, bytes_of(a)}}); }).find("tensor_a") != std::string::npos);
+  CHECK(thrown_by([&] {
+          (void)weir::write_safetensors(file, {{"tensor_a", "F32", {2}, bytes_of(a)}});
+        }).find("tensor_a") != std::string::npos);
+  CHECK(thrown_by([&] {
+          (void)weir::write_safetensors(file, {{"tensor_a", "F99", {2}, bytes_of(a)}});
+        }).find("tensor_a") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(file));
 }
 
@@ -117,8 +122,11 @@ TEST_CASE("a header that lies about its length, or is no JSON object") {
 }
 
 TEST_CASE("a header that lies about a tensor names it") {
-  auto one = [](const json& about, const std::string& data = "12345678") { return refusal(raw(json{{"tensor_a", about}}.dump(), data)); };
-  for (const auto& about : {json(3), json::object(), json{{"dtype", "F32"}, {"shape", {2}}}, json{{"dtype", 1}, {"shape", {2}}, {"data_offsets", {0, 8}}},
+  auto one = [](const json& about, const std::string& data = "12345678") {
+    return refusal(raw(json{{"tensor_a", about}}.dump(), data));
+  };
+  for (const auto& about : {json(3), json::object(), json{{"dtype", "F32"}, {"shape", {2}}},
+                            json{{"dtype", 1}, {"shape", {2}}, {"data_offsets", {0, 8}}},
                             json{{"dtype", "F32"}, {"shape", {2}}, {"data_offsets", {0, 8, 9}}}})
     says(one(about), "tensor_a");
   says(one(entry("F31", {2}, 0, 8)), "F31");
@@ -135,7 +143,9 @@ TEST_CASE("a header that lies about a tensor names it") {
 }
 
 TEST_CASE("tensors that share bytes, leave some out between them, or at the end are refused, as by the reference") {
-  auto two = [](const json& a, const json& b, const std::string& data) { return refusal(raw(json{{"a", a}, {"b", b}}.dump(), data)); };
+  auto two = [](const json& a, const json& b, const std::string& data) {
+    return refusal(raw(json{{"a", a}, {"b", b}}.dump(), data));
+  };
   says(two(entry("F32", {2}, 0, 8), entry("F32", {2}, 4, 12), std::string(12, 'x')), "tensor b");
   says(two(entry("F32", {2}, 0, 8), entry("F32", {2}, 0, 8), std::string(8, 'x')), "overlap");
   says(two(entry("F32", {2}, 12, 20), entry("F32", {2}, 0, 8), std::string(20, 'x')), "tensor a");

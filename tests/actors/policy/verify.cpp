@@ -12,7 +12,9 @@ namespace {
 
 const fs::path fixtures = WEIR_FIXTURES;
 
-void copy_model(const std::string& name, const fs::path& to) { fs::copy(fixtures / name, to, fs::copy_options::recursive); }
+void copy_model(const std::string& name, const fs::path& to) {
+  fs::copy(fixtures / name, to, fs::copy_options::recursive);
+}
 
 /// Adds `by` to one number of a tensor, in the file.
 void change(const fs::path& file, const std::string& tensor, std::size_t index, float by) {
@@ -111,7 +113,8 @@ TEST_CASE("files that cannot be used are errors that name them") {
   };
   CHECK(failure().find("config.json") != std::string::npos);
   copy_model("qwen3-tiny-untied", model);
-  for (const char* numbers : {"[1", R"({"losses": ["a"]})", R"({"losses": [5.5], "grad_norms": {"model.norm.weight": []}})"}) {
+  for (const char* numbers :
+       {"[1", R"({"losses": ["a"]})", R"({"losses": [5.5], "grad_norms": {"model.norm.weight": []}})"}) {
     INFO(numbers);
     spill(model / "golden.json", numbers);
     CHECK(failure().find("golden.json") != std::string::npos);

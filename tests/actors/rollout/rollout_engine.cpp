@@ -30,7 +30,8 @@ weir::causal_lm_config small() {
   return c;
 }
 
-weir::generate_request request(std::vector<weir::token> context, std::int32_t max_tokens, std::uint64_t seed, float temperature = 1) {
+weir::generate_request request(std::vector<weir::token> context, std::int32_t max_tokens, std::uint64_t seed,
+                               float temperature = 1) {
   weir::generate_request r;
   r.context = std::move(context);
   r.sampling.max_tokens = max_tokens;
@@ -45,7 +46,8 @@ std::vector<weir::generate_request> many(std::size_t n) {
   std::vector<weir::generate_request> all;
   for (std::size_t i = 0; i < n; ++i) {
     std::vector<weir::token> context;
-    for (auto length = 1 + random.below(20); length > 0; --length) context.push_back(static_cast<weir::token>(random.below(29)));
+    for (auto length = 1 + random.below(20); length > 0; --length)
+      context.push_back(static_cast<weir::token>(random.below(29)));
     if (i % 5 != 0) context = all.back().context;  // groups of five with one context
     auto r = request(std::move(context), static_cast<std::int32_t>(1 + random.below(12)), i, i % 3 == 0 ? 0.0F : 1.3F);
     if (i % 4 == 1) r.sampling.top_k = 5;
@@ -67,12 +69,13 @@ struct world {
   caf::scoped_actor self{runtime.system()};
 
   explicit world(weir::rollout_engine_settings settings = {8, 40, 64}, bool weights = true) {
-    engine = g.add_with_thread<weir::rollout_engine>("engine", small(), settings, shelf, [this](const weir::rollout_activity& a) {
-      most_active = std::max<std::uint64_t>(most_active, a.active);
-      waiting = a.waiting;
-      tokens = a.tokens;
-      prompt_tokens = a.prompt_tokens;
-    });
+    engine = g.add_with_thread<weir::rollout_engine>("engine", small(), settings, shelf,
+                                                     [this](const weir::rollout_activity& a) {
+                                                       most_active = std::max<std::uint64_t>(most_active, a.active);
+                                                       waiting = a.waiting;
+                                                       tokens = a.tokens;
+                                                       prompt_tokens = a.prompt_tokens;
+                                                     });
     if (weights) REQUIRE(adopt(0, 1));
   }
 
@@ -87,12 +90,13 @@ struct world {
     }
     weir::result<void> out;
     self->request(engine.handle, 10s, weir::adopt_weights{p.version})
-        .receive([](const weir::weights_adopted&) {}, [&](const caf::error& e) { out = weir::fail(weir::from_caf(e)); });
+        .receive([](const weir::weights_adopted&) {},
+                 [&](const caf::error& e) { out = weir::fail(weir::from_caf(e)); });
     return out;
   }
 
-  using pending = decltype(std::declval<caf::scoped_actor&>()->request(std::declval<weir::placed<weir::rollout_engine>&>().handle, 30s,
-                                                                       weir::generate_request{}));
+  using pending = decltype(std::declval<caf::scoped_actor&>()->request(
+      std::declval<weir::placed<weir::rollout_engine>&>().handle, 30s, weir::generate_request{}));
 
   /// Sends all at once: when it returns, they stand in the engine's mailbox.
   std::vector<pending> send(const std::vector<weir::generate_request>& requests) {
@@ -108,7 +112,9 @@ struct world {
                 [&](const caf::error& e) { out.emplace_back(weir::fail(weir::from_caf(e))); });
     return out;
   }
-  std::vector<weir::result<weir::generation>> generate(const std::vector<weir::generate_request>& requests) { return receive(send(requests)); }
+  std::vector<weir::result<weir::generation>> generate(const std::vector<weir::generate_request>& requests) {
+    return receive(send(requests));
+  }
   weir::result<weir::generation> generate_one(weir::generate_request r) { return generate({std::move(r)})[0]; }
 };
 
@@ -186,7 +192,8 @@ TEST_CASE("a request that cannot be served fails alone, with the reason") {
   CHECK(code(request({-1}, 1, 0)) == weir::errc::invalid_data);
   CHECK(code(request({1}, 0, 0)) == weir::errc::invalid_argument);
   CHECK(w.generate_one(request({1}, 1, 0)));
-  CHECK_THROWS_AS(w.g.add<weir::rollout_engine>("too long", small(), weir::rollout_engine_settings{1, 65}, w.shelf), std::invalid_argument);
+  CHECK_THROWS_AS(w.g.add<weir::rollout_engine>("too long", small(), weir::rollout_engine_settings{1, 65}, w.shelf),
+                  std::invalid_argument);
 }
 
 TEST_CASE("more requests than may wait are refused, and nothing else is lost") {
@@ -198,8 +205,10 @@ TEST_CASE("more requests than may wait are refused, and nothing else is lost") {
   REQUIRE(w.adopt(0, 1));  // without weights all waited
   std::size_t served = 0, refused = 0;
   for (const auto& a : w.receive(std::move(sent))) {
-    if (a) ++served;
-    else if (a.error().code == weir::errc::unavailable) ++refused;
+    if (a)
+      ++served;
+    else if (a.error().code == weir::errc::unavailable)
+      ++refused;
   }
   CHECK(served == 5);
   CHECK(refused == 4);
@@ -217,7 +226,8 @@ TEST_CASE("weights come in between two decode steps: sequences go on, each token
     std::thread update([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(200 * (v % 10)));
       other->request(w.engine.handle, 10s, weir::adopt_weights{p.version})
-          .receive([&](const weir::weights_adopted&) { w.writer.released({v - 1}); }, [](const caf::error&) { FAIL("not adopted"); });
+          .receive([&](const weir::weights_adopted&) { w.writer.released({v - 1}); },
+                   [](const caf::error&) { FAIL("not adopted"); });
     });
     const auto answers = w.generate(requests);
     update.join();
@@ -251,7 +261,8 @@ TEST_CASE("numbers that are not finite fail their sequence, and say under which 
   auto* floats = reinterpret_cast<float*>(into.data());
   for (std::size_t i = 0; i < w.bytes / 4; i += 7) floats[i] = std::nanf("");
   const auto p = w.writer.publish(6);
-  w.self->request(w.engine.handle, 10s, weir::adopt_weights{p.version}).receive([](const weir::weights_adopted&) {}, [](const caf::error&) {});
+  w.self->request(w.engine.handle, 10s, weir::adopt_weights{p.version})
+      .receive([](const weir::weights_adopted&) {}, [](const caf::error&) {});
   const auto a = w.generate_one(request({1}, 5, 0));
   REQUIRE_FALSE(a);
   CHECK(a.error().code == weir::errc::numeric);

@@ -13,7 +13,8 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 const std::vector<float> logits{1.0F, 3.0F, 2.0F, 3.0F, -1.0F};
 
 /// The share of a fine grid of uniforms that each token gets, with its log-probability: the distribution itself.
-std::map<weir::token, std::pair<double, float>> distribution(const std::vector<float>& from, const weir::sampling_params& params) {
+std::map<weir::token, std::pair<double, float>> distribution(const std::vector<float>& from,
+                                                             const weir::sampling_params& params) {
   weir::sampler s;
   std::map<weir::token, std::pair<double, float>> out;
   constexpr int n = 200'000;
@@ -52,7 +53,8 @@ TEST_CASE("tokens come with the probability that the log-probability says") {
     const auto d = distribution(logits, with(temperature, 1, 0));
     REQUIRE(d.size() == 5);
     check_consistent(d);
-    for (std::size_t i = 0; i < 5; ++i) CHECK(std::exp(d.at(static_cast<weir::token>(i)).second) == Approx(softmax(i, temperature)).epsilon(1e-5));
+    for (std::size_t i = 0; i < 5; ++i)
+      CHECK(std::exp(d.at(static_cast<weir::token>(i)).second) == Approx(softmax(i, temperature)).epsilon(1e-5));
   }
 }
 

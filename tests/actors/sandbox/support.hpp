@@ -218,7 +218,8 @@ struct world {
       : runtime(actor_runtime::with<caf::id_block::weir_actors>(chosen.threads)),
         pool(g.add_with_thread<sandbox_pool>(
             "pool", settings, std::make_shared<task_stream>(std::move(chosen.tasks), 0, false),
-            [this, most = chosen.most_sandboxes, make = in_process_sandboxes(std::move(type), {}, std::move(text), chosen.lost)](
+            [this, most = chosen.most_sandboxes,
+             make = in_process_sandboxes(std::move(type), {}, std::move(text), chosen.lost)](
                 caf::actor_system& system, const sandbox_pool_actor& owner) {
               std::lock_guard lock(made_mutex);
               if (sandboxes.size() >= most) throw std::runtime_error("no more threads");

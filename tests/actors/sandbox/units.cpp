@@ -137,10 +137,13 @@ TEST_CASE("demonstrations are a function of the seed and their number") {
     CHECK(taken.error().message.find("rollout.max_context, " + std::to_string(most)) != std::string::npos);
   }
   auto lost = std::make_shared<weir::lost_text>();
-  auto few = weir::tokenizer::parse(R"({"model": {"type": "BPE", "vocab": {"3": 0, "5": 1, "7": 2, ":": 3, "*": 4, "+": 5}, "merges": []},
-                                        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}})", "few.json");
+  auto few = weir::tokenizer::parse(
+      R"({"model": {"type": "BPE", "vocab": {"3": 0, "5": 1, "7": 2, ":": 3, "*": 4, "+": 5}, "merges": []},
+                                        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}})",
+      "few.json");
   REQUIRE(few);
-  weir::demonstration_source losing(std::move(*weir::countdown().make(nlohmann::json::object())), std::make_shared<const weir::tokenizer>(*few),
+  weir::demonstration_source losing(std::move(*weir::countdown().make(nlohmann::json::object())),
+                                    std::make_shared<const weir::tokenizer>(*few),
                                     std::make_shared<weir::task_stream>(tasks, 1, false), 5, 100, lost);
   REQUIRE(losing.take(0, 1));
   const auto news = lost->news();

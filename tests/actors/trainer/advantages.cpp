@@ -10,7 +10,8 @@ using weir::advantage_kind;
 using weir::group_advantages;
 
 namespace {
-constexpr advantage_kind kinds[]{advantage_kind::grpo, advantage_kind::grpo_population, advantage_kind::dr_grpo, advantage_kind::rloo};
+constexpr advantage_kind kinds[]{advantage_kind::grpo, advantage_kind::grpo_population, advantage_kind::dr_grpo,
+                                 advantage_kind::rloo};
 using list = std::vector<double>;
 }  // namespace
 

@@ -18,7 +18,8 @@ at::Tensor gradient_of(const std::vector<weir::trajectory_group>& batch, const w
   return l.model().flat_grad().clone();
 }
 
-at::Tensor parameters_after(const std::vector<std::vector<weir::trajectory_group>>& batches, const weir::learner_settings& settings) {
+at::Tensor parameters_after(const std::vector<std::vector<weir::trajectory_group>>& batches,
+                            const weir::learner_settings& settings) {
   weir::learner l(small_model(), settings);
   weir::weight_version version = 0;
   for (const auto& batch : batches) REQUIRE(l.step(batch, version++, rate));
@@ -60,7 +61,8 @@ at::Tensor gradient_by_definition(const std::vector<weir::trajectory_group>& bat
   in.advantages = at::stack(advantages);
   in.mask = at::stack(mask);
   const auto weights = weir::aggregation_weights(in.mask, s.aggregate, s.max_length);
-  auto loss = (s.loss(in, s.loss_settings).loss * weights).sum() - (at::stack(entropy) * weights).sum() * s.entropy_bonus;
+  auto loss =
+      (s.loss(in, s.loss_settings).loss * weights).sum() - (at::stack(entropy) * weights).sum() * s.entropy_bonus;
   loss.backward();
   return model.flat_grad().clone();
 }
@@ -80,8 +82,9 @@ TEST_CASE("the gradient is the objective's, aggregated over the whole batch") {
     }
   }
   SECTION("for every aggregation") {
-    for (auto how : {weir::aggregation::token_mean, weir::aggregation::sequence_mean_token_mean, weir::aggregation::sequence_mean_token_sum,
-                     weir::aggregation::sequence_mean_token_sum_over_max_length}) {
+    for (auto how :
+         {weir::aggregation::token_mean, weir::aggregation::sequence_mean_token_mean,
+          weir::aggregation::sequence_mean_token_sum, weir::aggregation::sequence_mean_token_sum_over_max_length}) {
       s.aggregate = how;
       CHECK(relative_difference(gradient_of(batch, s), gradient_by_definition(batch, s)) < 1e-5);
     }
@@ -151,7 +154,8 @@ TEST_CASE("a batch without any advantage changes nothing, whether it is computed
 
 TEST_CASE("minibatches are steps on parts of the batch, passes are steps on all of it") {
   const auto batch = random_batch(4, 3);
-  const std::vector<weir::trajectory_group> front(batch.begin(), batch.begin() + 2), back(batch.begin() + 2, batch.end());
+  const std::vector<weir::trajectory_group> front(batch.begin(), batch.begin() + 2),
+      back(batch.begin() + 2, batch.end());
   auto s = weir::learner_settings{};
   s.loss = weir::ppo_clip;  // knows the behaviour only: nothing is carried from one optimizer step to the next
   s.needs_proximal = false;
@@ -165,7 +169,8 @@ TEST_CASE("minibatches are steps on parts of the batch, passes are steps on all 
   CHECK(largest_difference(parameters_after({batch}, s), twice) < 1e-6);
   s.minibatches = 9;  // more than there are groups
   s.passes = 1;
-  CHECK(largest_difference(parameters_after({batch}, s), parameters_after({{batch[0]}, {batch[1]}, {batch[2]}, {batch[3]}}, plain_settings())) > 0);
+  CHECK(largest_difference(parameters_after({batch}, s),
+                           parameters_after({{batch[0]}, {batch[1]}, {batch[2]}, {batch[3]}}, plain_settings())) > 0);
   CHECK(parameters_after({batch}, s).isfinite().all().item<bool>());
 }
 
@@ -187,7 +192,7 @@ TEST_CASE("the proximal policy is the one before the step, at every minibatch an
   REQUIRE(logp.size() == 2 * parts);
   CHECK(largest_difference(logp[0], proximal[0]) < 1e-6);
   for (std::size_t p = 0; p < parts; ++p) CHECK(same_bits(proximal[p], proximal[parts + p]));
-  CHECK(largest_difference(logp[parts], proximal[parts]) > 1e-3);  // the second pass
+  CHECK(largest_difference(logp[parts], proximal[parts]) > 1e-3);          // the second pass
   if (parts == 2) CHECK(largest_difference(logp[1], proximal[1]) > 1e-3);  // the second minibatch
 }
 

@@ -26,7 +26,8 @@ weir::learner practised(const weir::learner_settings& settings) {
 }
 
 /// The error of a step from version 5, after which nothing has changed.
-weir::error failure(weir::learner& l, const std::vector<weir::trajectory_group>& batch, const std::stop_token& stop = {}, double lr = rate) {
+weir::error failure(weir::learner& l, const std::vector<weir::trajectory_group>& batch,
+                    const std::stop_token& stop = {}, double lr = rate) {
   const auto before = state_of(l);
   auto report = l.step(batch, 5, lr, stop);
   REQUIRE_FALSE(report);
@@ -50,7 +51,8 @@ std::size_t first_produced(const weir::trajectory& t) {
 
 /// An objective that does `what` to its loss when it is called for the n-th time.
 weir::objective faulty(int n, std::function<at::Tensor(const at::Tensor&)> what) {
-  return [n, what = std::move(what), calls = std::make_shared<int>(0)](const weir::objective_inputs& in, const weir::objective_settings& s) {
+  return [n, what = std::move(what), calls = std::make_shared<int>(0)](const weir::objective_inputs& in,
+                                                                       const weir::objective_settings& s) {
     auto terms = weir::decoupled_ppo(in, s);
     if (++*calls == n) terms.loss = what(terms.loss);
     return terms;
@@ -85,7 +87,8 @@ TEST_CASE("a log-probability of what the model did not produce is never looked a
 
 TEST_CASE("a reward that is not finite: numeric, with version and group") {
   auto l = practised({});
-  for (double value : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(), 1e154, -3.5e38}) {
+  for (double value : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+                       std::numeric_limits<double>::quiet_NaN(), 1e154, -3.5e38}) {
     auto batch = random_batch(3, 2);
     batch[1].trajectories[1].reward = value;
     const auto e = failure(l, batch);

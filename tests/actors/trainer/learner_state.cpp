@@ -54,7 +54,8 @@ TEST_CASE("a state is a safetensors file with the step count in its metadata") {
     REQUIRE(file->find(name) != nullptr);
     CHECK(file->find(name)->count() == l.model().flat().numel());
   }
-  CHECK(std::memcmp(file->find("parameters")->bytes.data(), l.model().flat().data_ptr(), l.model().flat().nbytes()) == 0);
+  CHECK(std::memcmp(file->find("parameters")->bytes.data(), l.model().flat().data_ptr(), l.model().flat().nbytes()) ==
+        0);
 }
 
 TEST_CASE("a state that cannot be taken up is an error that names the file, and changes nothing") {

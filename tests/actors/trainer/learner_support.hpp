@@ -26,11 +26,13 @@ inline void set_behaviour(trajectory& t, causal_lm& model, double off, double te
   random_stream random(derive_seed(17, "behaviour", t.group, t.sample));
   for (std::size_t i = 1; i < t.tokens.size(); ++i)
     if (t.mask[i] != 0)
-      t.logprobs[i] = own[static_cast<std::int64_t>(i) - 1].item<float>() + static_cast<float>(off * (2 * random.uniform() - 1));
+      t.logprobs[i] =
+          own[static_cast<std::int64_t>(i) - 1].item<float>() + static_cast<float>(off * (2 * random.uniform() - 1));
 }
 
 /// A prompt, an answer, and half of the time another turn; 4 to 24 tokens.
-inline trajectory random_trajectory(std::uint64_t group, std::uint32_t sample, causal_lm& model, double off, double temperature = 1) {
+inline trajectory random_trajectory(std::uint64_t group, std::uint32_t sample, causal_lm& model, double off,
+                                    double temperature = 1) {
   random_stream random(derive_seed(19, "trajectory", group, sample));
   trajectory t;
   t.group = group;
@@ -57,13 +59,14 @@ inline trajectory random_trajectory(std::uint64_t group, std::uint32_t sample, c
 }
 
 /// Groups numbered from `first` on.
-inline std::vector<trajectory_group> random_batch(std::size_t groups, std::uint32_t samples, double off = 0.4, std::uint64_t first = 3,
-                                                  double temperature = 1) {
+inline std::vector<trajectory_group> random_batch(std::size_t groups, std::uint32_t samples, double off = 0.4,
+                                                  std::uint64_t first = 3, double temperature = 1) {
   auto model = small_model();
   std::vector<trajectory_group> out;
   for (std::uint64_t g = first; g < first + groups; ++g) {
     out.push_back({g, 0, {}});
-    for (std::uint32_t s = 0; s < samples; ++s) out.back().trajectories.push_back(random_trajectory(g, s, model, off, temperature));
+    for (std::uint32_t s = 0; s < samples; ++s)
+      out.back().trajectories.push_back(random_trajectory(g, s, model, off, temperature));
   }
   return out;
 }

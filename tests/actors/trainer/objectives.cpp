@@ -29,7 +29,8 @@ weir::result<weir::verification> verified(const std::function<void(json&)>& edit
 at::Tensor row(std::vector<double> values) { return at::tensor(values, at::kDouble).view({1, -1}); }
 
 /// One sequence, all of it its own tokens.
-weir::objective_inputs inputs(std::vector<double> logp, std::vector<double> behaviour, std::vector<double> proximal, std::vector<double> advantages) {
+weir::objective_inputs inputs(std::vector<double> logp, std::vector<double> behaviour, std::vector<double> proximal,
+                              std::vector<double> advantages) {
   weir::objective_inputs in;
   in.logp = row(std::move(logp)).requires_grad_(true);
   in.logp_behaviour = row(std::move(behaviour));
@@ -51,8 +52,9 @@ TEST_CASE("all objectives and advantages equal the golden file, values and gradi
     CHECK(c.ok);
     names.insert(c.name.substr(0, c.name.find('/')));
   }
-  for (const char* name : {"ppo_clip", "ppo_dual_clip_c3", "decoupled_ppo", "truncated_is", "masked_is", "gspo", "cispo",
-                           "advantages grpo_sample_std", "advantages rloo", "diagnostics effective_sample_size_fraction"}) {
+  for (const char* name :
+       {"ppo_clip", "ppo_dual_clip_c3", "decoupled_ppo", "truncated_is", "masked_is", "gspo", "cispo",
+        "advantages grpo_sample_std", "advantages rloo", "diagnostics effective_sample_size_fraction"}) {
     INFO(name);
     CHECK(names.count(name) == 1);
   }
@@ -104,24 +106,27 @@ TEST_CASE("what a golden file lacks, or has in another form, is told by its fiel
     json value;  ///< in place of what is there; null: removed
     const char* field;
   };
-  for (const auto& c : {change{"/policy/0/config/eps_low", "a", ": policy[0].config.eps_low is \"a\", needs a number"},
-                        change{"/policy/0/config/group_size", 7, ": policy[0].config.group_size "},
-                        change{"/policy/0/config/group_size", 0, ": policy[0].config.group_size "},
-                        change{"/policy/0/inputs/mask", nullptr, ": policy[0].inputs.mask is missing"},
-                        change{"/policy/0/inputs/mask", json::array(), ": policy[0].inputs.mask "},
-                        change{"/policy/0/inputs/logp/0", {1.0}, ": policy[0].inputs.logp "},
-                        change{"/policy/0/inputs/logp/1", {1.0}, ": policy[0].inputs.logp[1] "},
-                        change{"/policy/0/inputs/logp/1/2", nullptr, ": policy[0].inputs.logp[1][2] "},
-                        change{"/policy/0/inputs/rewards", {1.0}, ": policy[0].inputs.rewards "},
-                        change{"/policy/0/advantages/rloo", json::array(), ": policy[0].advantages.rloo[0] is missing"},
-                        change{"/policy/0/objectives/gspo~1sequence_mean/grad/1/2", "x", "gspo/sequence_mean.grad[1][2] "},
-                        change{"/policy/0/objectives/ppo_dual_clip_cx~1token_mean", 1, "ppo_dual_clip_cx/token_mean "}}) {
+  for (const auto& c :
+       {change{"/policy/0/config/eps_low", "a", ": policy[0].config.eps_low is \"a\", needs a number"},
+        change{"/policy/0/config/group_size", 7, ": policy[0].config.group_size "},
+        change{"/policy/0/config/group_size", 0, ": policy[0].config.group_size "},
+        change{"/policy/0/inputs/mask", nullptr, ": policy[0].inputs.mask is missing"},
+        change{"/policy/0/inputs/mask", json::array(), ": policy[0].inputs.mask "},
+        change{"/policy/0/inputs/logp/0", {1.0}, ": policy[0].inputs.logp "},
+        change{"/policy/0/inputs/logp/1", {1.0}, ": policy[0].inputs.logp[1] "},
+        change{"/policy/0/inputs/logp/1/2", nullptr, ": policy[0].inputs.logp[1][2] "},
+        change{"/policy/0/inputs/rewards", {1.0}, ": policy[0].inputs.rewards "},
+        change{"/policy/0/advantages/rloo", json::array(), ": policy[0].advantages.rloo[0] is missing"},
+        change{"/policy/0/objectives/gspo~1sequence_mean/grad/1/2", "x", "gspo/sequence_mean.grad[1][2] "},
+        change{"/policy/0/objectives/ppo_dual_clip_cx~1token_mean", 1, "ppo_dual_clip_cx/token_mean "}}) {
     INFO(c.pointer);
     auto v = verified([&c](json& g) {
       const json::json_pointer at(c.pointer);
       const bool entry = c.value.is_null() && g.at(at.parent_pointer()).is_object();
-      if (entry) g.at(at.parent_pointer()).erase(at.back());
-      else g[at] = c.value;
+      if (entry)
+        g.at(at.parent_pointer()).erase(at.back());
+      else
+        g[at] = c.value;
     });
     REQUIRE_FALSE(v);
     INFO(v.error().message);
@@ -131,7 +136,9 @@ TEST_CASE("what a golden file lacks, or has in another form, is told by its fiel
 }
 
 TEST_CASE("an objective that is not there is noted, not passed") {
-  auto v = verified([](json& g) { g["policy"][0]["objectives"]["magic/token_mean"] = g["policy"][0]["objectives"]["ppo_clip/token_mean"]; });
+  auto v = verified([](json& g) {
+    g["policy"][0]["objectives"]["magic/token_mean"] = g["policy"][0]["objectives"]["ppo_clip/token_mean"];
+  });
   REQUIRE(v);
   CHECK(v->ok());
   bool noted = false;
@@ -170,7 +177,8 @@ TEST_CASE("a ratio beyond the bound gives no gradient where that would push it f
 
 TEST_CASE("importance weights are bounded or dropped as the objective says, also infinite ones") {
   const auto infinite = 1e4;
-  auto in = inputs({-1, -1, -1, -1}, {-1, -1 - std::log(5.0), -1 + std::log(5.0), -1 - infinite}, {-1, -1, -1, -1}, {1, 1, 1, 1});
+  auto in = inputs({-1, -1, -1, -1}, {-1, -1 - std::log(5.0), -1 + std::log(5.0), -1 - infinite}, {-1, -1, -1, -1},
+                   {1, 1, 1, 1});
   const auto losses = [&](const char* name) { return weir::find_objective(name)(in, {}).loss; };
   CHECK(largest_difference(losses("truncated_is"), row({-1, -2, -0.2, -2})) < 1e-12);
   CHECK(largest_difference(losses("masked_is"), row({-1, 0, 0, 0})) == 0);
@@ -202,7 +210,8 @@ TEST_CASE("aggregation weights, by hand") {
   is(weir::aggregation::sequence_mean_token_mean, 1.0 / 9, 1.0 / 3);
   is(weir::aggregation::sequence_mean_token_sum, 1.0 / 3, 1.0 / 3);
   is(weir::aggregation::sequence_mean_token_sum_over_max_length, 1.0 / 30, 1.0 / 30);
-  CHECK(largest_difference(weir::aggregation_weights(at::zeros({2, 2}), weir::aggregation::token_mean, 1), at::zeros({2, 2})) == 0);
+  CHECK(largest_difference(weir::aggregation_weights(at::zeros({2, 2}), weir::aggregation::token_mean, 1),
+                           at::zeros({2, 2})) == 0);
 }
 
 TEST_CASE("divergences add over micro-batches, and of nothing are those of equal policies") {

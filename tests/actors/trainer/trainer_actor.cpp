@@ -1,6 +1,4 @@
 // The trainer as an actor: its conversation with buffer and store, failures, drains and resumption.
-#include "weir/trainer/trainer.hpp"
-
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -11,6 +9,7 @@
 #include "catch.hpp"
 #include "weir/runtime/graph.hpp"
 #include "weir/runtime/random.hpp"
+#include "weir/trainer/trainer.hpp"
 #include "weir/transport/inproc.hpp"
 #include "weir/weights/weight_store.hpp"
 
@@ -77,8 +76,10 @@ class scripted_buffer : public weir::node<weir::node_interface<weir::on<weir::tr
                     const auto v = static_cast<std::int64_t>(m.version);
                     if (v >= script_.poison_from && v < script_.poison_to)
                       batch.groups[1].trajectories[0].logprobs[4] = std::numeric_limits<float>::quiet_NaN();
-                    if (m.version < script_.hold_from) answer.deliver(std::move(batch));
-                    else held_.push_back(answer);
+                    if (m.version < script_.hold_from)
+                      answer.deliver(std::move(batch));
+                    else
+                      held_.push_back(answer);
                     return answer;
                   });
   }
@@ -96,7 +97,8 @@ class scripted_buffer : public weir::node<weir::node_interface<weir::on<weir::tr
 /// An engine that takes every version and checks what it reads.
 class reading_engine : public weir::node<weir::node_interface<weir::on<weir::weights_adopted(weir::adopt_weights)>>> {
  public:
-  reading_engine(caf::actor_config& config, std::shared_ptr<weir::weight_shelf> shelf, std::atomic<std::uint64_t>& taken, std::atomic<int>& wrong)
+  reading_engine(caf::actor_config& config, std::shared_ptr<weir::weight_shelf> shelf,
+                 std::atomic<std::uint64_t>& taken, std::atomic<int>& wrong)
       : node(config), shelf_(std::move(shelf)), taken_(taken), wrong_(wrong) {}
   handle_type::behavior_type make_behavior() override {
     return behave([] { return weir::drained{}; },
@@ -104,8 +106,10 @@ class reading_engine : public weir::node<weir::node_interface<weir::on<weir::wei
                     // What was held until now was not written to meanwhile.
                     if (held_ && !std::equal(copy_.begin(), copy_.end(), held_->bytes.begin())) ++wrong_;
                     auto view = shelf_->find(m.version);
-                    if (!view) ++wrong_;
-                    else held_ = *view, copy_.assign(view->bytes.begin(), view->bytes.end());
+                    if (!view)
+                      ++wrong_;
+                    else
+                      held_ = *view, copy_.assign(view->bytes.begin(), view->bytes.end());
                     ++taken_;
                     return weir::weights_adopted{m.version};
                   });
@@ -151,7 +155,8 @@ struct world {
   weir::graph g{runtime.system()};
   weir::placed<weir::trainer> trainer;
 
-  explicit world(weir::trainer_settings settings, weir::learner learner, weir::training_position start = {}, std::size_t regions = 3) {
+  explicit world(weir::trainer_settings settings, weir::learner learner, weir::training_position start = {},
+                 std::size_t regions = 3) {
     auto shelf = std::make_shared<weir::weight_shelf>();
     const auto bytes = weir::causal_lm::layout(small()).bytes;
     auto writer = weir::snapshot_writer::make(shelf, bytes, regions);
@@ -160,7 +165,8 @@ struct world {
       std::lock_guard lock(mutex);
       steps.push_back(s);
     };
-    hooks.checkpoint = [this](const weir::learner& l, weir::weight_version v, const weir::data_position& d) -> weir::result<void> {
+    hooks.checkpoint = [this](const weir::learner& l, weir::weight_version v,
+                              const weir::data_position& d) -> weir::result<void> {
       std::lock_guard lock(mutex);
       if (disk_full) return weir::fail(weir::errc::io, "no space left");
       checkpoints.push_back({v, d, parameters(l.model()), steps.size()});
@@ -173,7 +179,8 @@ struct world {
     auto buffer = g.add<scripted_buffer>("buffer", std::ref(script));
     auto store = g.add<weir::weight_store>("store");
     auto engine = g.add<reading_engine>("engine", shelf, std::ref(taken), std::ref(wrong));
-    trainer = g.add_with_thread<weir::trainer>("trainer", std::move(learner), settings, std::move(*writer), start, std::move(hooks), stop.get_token());
+    trainer = g.add_with_thread<weir::trainer>("trainer", std::move(learner), settings, std::move(*writer), start,
+                                               std::move(hooks), stop.get_token());
     g.connect(trainer, weir::trainer::batches, buffer);
     g.connect(trainer, weir::trainer::versions, store);
     g.connect(store, weir::weight_store::engines, engine);

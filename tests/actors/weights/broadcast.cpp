@@ -20,8 +20,9 @@ void fetching(receiver_settings& s) { s.map = false; }
 }  // namespace
 
 TEST_CASE("versions reach every receiver, by each plan") {
-  for (std::optional<broadcast_shape> shape : {std::optional<broadcast_shape>{}, std::optional(broadcast_shape::direct),
-                                               std::optional(broadcast_shape::chain), std::optional(broadcast_shape::tree)}) {
+  for (std::optional<broadcast_shape> shape :
+       {std::optional<broadcast_shape>{}, std::optional(broadcast_shape::direct), std::optional(broadcast_shape::chain),
+        std::optional(broadcast_shape::tree)}) {
     spreading s(size, over_inproc(), shaped(shape));
     for (const char* name : {"a", "b", "c", "d", "e"}) s.join(name, fetching);
     REQUIRE(s.until([&] { return s.source->receivers() == 5; }));
@@ -42,7 +43,8 @@ TEST_CASE("over TCP as well") {
   auto settings = shaped(broadcast_shape::chain);
   settings.listen = "localhost:0";
   settings.delta = delta_use::on;
-  spreading s(size, [](const std::string&) { return tcp_maker(); }, settings);
+  spreading s(
+      size, [](const std::string&) { return tcp_maker(); }, settings);
   for (const char* name : {"a", "b", "c"}) s.join(name, fetching);
   REQUIRE(s.until([&] { return s.source->receivers() == 3; }));
   for (weight_version v = 0; v < 3; ++v) {
@@ -115,7 +117,8 @@ TEST_CASE("a slow receiver skips versions, mixes none, and holds none back") {
 TEST_CASE("a parent that dies costs its children nothing that they have") {
   for (auto shape : {broadcast_shape::chain, broadcast_shape::tree}) {
     spreading s(size, over_inproc(), shaped(shape));
-    for (const char* name : {"a", "b", "c", "d", "e", "f"}) s.join(name, [](receiver_settings& r) {
+    for (const char* name : {"a", "b", "c", "d", "e", "f"})
+      s.join(name, [](receiver_settings& r) {
         r.map = false;
         r.window = 16 << 10;
       });

@@ -55,7 +55,9 @@ TEST_CASE("content that is not what the source said of it is never taken for the
   victim ^= std::byte{1};
   REQUIRE(s.until([&] { return !s.notices.empty(); }));
   CHECK(s.notices.front().find("did not get weight version 1") != std::string::npos);
-  CHECK(std::any_of(r.notices.begin(), r.notices.end(), [](const std::string& n) { return n.find("chunk 85 with a wrong checksum") != std::string::npos; }));
+  CHECK(std::any_of(r.notices.begin(), r.notices.end(), [](const std::string& n) {
+    return n.find("chunk 85 with a wrong checksum") != std::string::npos;
+  }));
   CHECK(r.arrived.empty());
   victim ^= std::byte{1};
   REQUIRE(s.all_have(1));
@@ -82,12 +84,13 @@ TEST_CASE("strangers that break the protocol are let go of, and receivers go on"
   auto& r = s.join("r", narrow);
   REQUIRE(s.until([&] { return s.source->receivers() == 1; }));
   const std::initializer_list<int> frames[] = {
-      {},                                              // empty
-      {99, 1, 2, 3},                                   // no such kind
-      {1, 1, 0},                                       // a greeting that is cut short
+      {},                                                                               // empty
+      {99, 1, 2, 3},                                                                    // no such kind
+      {1, 1, 0},                                                                        // a greeting that is cut short
       {1, 77, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},  // of another version
-      {8, 0, 0, 0, 0, 0, 0, 0, 0},                     // a status of one that has not joined
-      {6, 1, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255},  // a list longer than its frame
+      {8, 0, 0, 0, 0, 0, 0, 0, 0},  // a status of one that has not joined
+      {6,   1,   0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255,
+       255, 255, 0, 0, 0, 0, 0, 0, 0, 0,   255, 255, 255, 255},  // a list longer than its frame
   };
   for (const auto& frame : frames) {
     stranger to_source(s, s.source->address());
@@ -99,7 +102,8 @@ TEST_CASE("strangers that break the protocol are let go of, and receivers go on"
   }
   // Asking for what is not there is answered, not punished; far too much of it as well.
   stranger asks(s, s.source->address());
-  for (int i = 0; i < 200; ++i) asks.say({3, i & 255, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  for (int i = 0; i < 200; ++i)
+    asks.say({3, i & 255, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   s.publish(1);
   REQUIRE(s.all_have(1));
   CHECK(r.arrived == std::vector<weight_version>{1});

@@ -23,7 +23,8 @@ inline std::vector<std::byte> content(std::size_t bytes, weight_version version)
   for (std::size_t i = 0; i < bytes; ++i) made[i] = static_cast<std::byte>((i * 2654435761U) >> 9U);
   // About one 16-bit word in 200 differs from one version to the next.
   for (weight_version v = 1; v <= version; ++v)
-    for (std::size_t i = v % 190; i + 1 < bytes; i += 400) made[i & ~std::size_t{1}] ^= static_cast<std::byte>(v * 37 + 1);
+    for (std::size_t i = v % 190; i + 1 < bytes; i += 400)
+      made[i & ~std::size_t{1}] ^= static_cast<std::byte>(v * 37 + 1);
   return made;
 }
 
@@ -60,15 +61,18 @@ struct spreading {
   std::vector<std::string> notices;
   std::vector<std::unique_ptr<receiving>> receivers;
 
-  spreading(std::size_t size, std::function<transport_maker(const std::string&)> m, broadcast_settings s = {}) : bytes(size), makers(std::move(m)) {
+  spreading(std::size_t size, std::function<transport_maker(const std::string&)> m, broadcast_settings s = {})
+      : bytes(size), makers(std::move(m)) {
     s.bytes = bytes;
     if (s.listen == broadcast_settings{}.listen) s.listen = "source";
     divide_for_delta(0, bytes, 2, 64 << 10, s.ranges);
     source_handlers h;
     h.on_released = [this](weight_version v, bool bad) {
       released.push_back(v);
-      if (bad) spoiled.push_back(v);
-      else regions.push_back(in_use.at(v));
+      if (bad)
+        spoiled.push_back(v);
+      else
+        regions.push_back(in_use.at(v));
       in_use.erase(v);
     };
     h.on_adopted = [this](weight_version v) { adopted.push_back(v); };

@@ -21,15 +21,18 @@ std::byte filling(weir::weight_version v) { return static_cast<std::byte>(v * 13
 /// Holds what it adopted last, and looks whether it stays as it is.
 class checking_engine : public weir::node<weir::node_interface<weir::on<weir::weights_adopted(weir::adopt_weights)>>> {
  public:
-  checking_engine(caf::actor_config& config, std::shared_ptr<weir::weight_shelf> shelf, std::atomic<std::uint64_t>& newest, std::atomic<int>& wrong)
+  checking_engine(caf::actor_config& config, std::shared_ptr<weir::weight_shelf> shelf,
+                  std::atomic<std::uint64_t>& newest, std::atomic<int>& wrong)
       : node(config), shelf_(std::move(shelf)), newest_(newest), wrong_(wrong) {}
   handle_type::behavior_type make_behavior() override {
     return behave([] { return weir::drained{}; },
                   [this](const weir::adopt_weights& m) {
                     if (held_ && !all(*held_, filling(version_))) ++wrong_;
                     auto content = shelf_->find(m.version);
-                    if (!content || content->bytes.size() != size || !all(*content, filling(m.version))) ++wrong_;
-                    else held_ = *content, version_ = m.version, newest_ = m.version;
+                    if (!content || content->bytes.size() != size || !all(*content, filling(m.version)))
+                      ++wrong_;
+                    else
+                      held_ = *content, version_ = m.version, newest_ = m.version;
                     return weir::weights_adopted{m.version, {}};
                   });
   }
@@ -58,10 +61,12 @@ class publishing : public weir::node<weir::node_interface<weir::on<void(weir::ti
                     if (into.empty() || next_ > last_) return;
                     std::fill(into.begin(), into.end(), filling(next_));
                     request(*versions_, caf::infinite, writer_.publish(next_++))
-                        .then([this](const weir::weights_released& r) {
-                          writer_.released(r);
-                          send(this, weir::tick{});
-                        }, [](const caf::error&) {});
+                        .then(
+                            [this](const weir::weights_released& r) {
+                              writer_.released(r);
+                              send(this, weir::tick{});
+                            },
+                            [](const caf::error&) {});
                     send(this, weir::tick{});
                   });
   }
@@ -98,7 +103,8 @@ struct world {
     auto sender = weir::broadcast_sender::make(maker, b);
     REQUIRE(sender);
     auto shelf = std::make_shared<weir::weight_shelf>();
-    auto writer = weir::snapshot_writer::make(shelf, [s = *sender] { return s->allocate(); }, 4);
+    auto writer = weir::snapshot_writer::make(
+        shelf, [s = *sender] { return s->allocate(); }, 4);
     REQUIRE(writer);
     auto trainer = g.add<publishing>("trainer", std::move(*writer), last);
     auto store = g.add<weir::weight_store>("store");
@@ -126,14 +132,16 @@ struct world {
     g.tell(trainer, weir::tick{});
   }
   bool arrive(weir::weight_version last) {
-    for (int i = 0; i < 20000 && (live < last || newest[0] < last || newest[1] < last) && !g.failure(); ++i) std::this_thread::sleep_for(1ms);
+    for (int i = 0; i < 20000 && (live < last || newest[0] < last || newest[1] < last) && !g.failure(); ++i)
+      std::this_thread::sleep_for(1ms);
     return live == last && newest[0] == last && newest[1] == last;
   }
 };
 
 }  // namespace
 
-TEST_CASE("versions go from a trainer's store to the engines of two nodes, and come back as memory that may be written") {
+TEST_CASE(
+    "versions go from a trainer's store to the engines of two nodes, and come back as memory that may be written") {
   weir::tcp_settings wire;
   wire.shared_memory = false;
   for (bool map : {false, true}) {

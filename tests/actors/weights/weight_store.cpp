@@ -28,7 +28,9 @@ struct engine_script {
   }
 };
 
-class scripted_engine : public weir::node<weir::node_interface<weir::on<weir::weights_adopted(weir::adopt_weights)>, weir::on<void(weir::tick)>>> {
+class scripted_engine
+    : public weir::node<
+          weir::node_interface<weir::on<weir::weights_adopted(weir::adopt_weights)>, weir::on<void(weir::tick)>>> {
  public:
   scripted_engine(caf::actor_config& config, engine_script& script) : node(config), script_(script) {}
   handle_type::behavior_type make_behavior() override {
@@ -67,7 +69,8 @@ class listener : public weir::node<weir::node_interface<weir::on<void(weir::weig
  public:
   listener(caf::actor_config& config, std::atomic<std::int64_t>& live) : node(config), live_(live) {}
   handle_type::behavior_type make_behavior() override {
-    return behave([] { return weir::drained{}; }, [this](const weir::weights_live& m) { live_ = static_cast<std::int64_t>(m.version); });
+    return behave([] { return weir::drained{}; },
+                  [this](const weir::weights_live& m) { live_ = static_cast<std::int64_t>(m.version); });
   }
 
  private:
@@ -81,10 +84,12 @@ class publisher : public weir::node<weir::node_interface<weir::on<void(weir::pub
   publisher(caf::actor_config& config, std::atomic<std::uint64_t>& released, std::atomic<int>& errors)
       : node(config), released_(released), errors_(errors) {}
   handle_type::behavior_type make_behavior() override {
-    return behave([] { return weir::drained{}; }, [this](const weir::publish_weights& m) {
-      request(*versions_, caf::infinite, m)
-          .then([this](const weir::weights_released& r) { released_ += std::uint64_t{1} << r.version; }, [this](const caf::error&) { ++errors_; });
-    });
+    return behave([] { return weir::drained{}; },
+                  [this](const weir::publish_weights& m) {
+                    request(*versions_, caf::infinite, m)
+                        .then([this](const weir::weights_released& r) { released_ += std::uint64_t{1} << r.version; },
+                              [this](const caf::error&) { ++errors_; });
+                  });
   }
 
  private:
@@ -110,8 +115,10 @@ struct world {
   weir::placed<scripted_engine> engines[2];
   weir::placed<publisher> trainer;
 
-  explicit world(int connected = 2, weir::weight_store_settings settings = {}) : store(g.add<weir::weight_store>("store", settings)) {
-    for (int i = 0; i < 2; ++i) engines[i] = g.add<scripted_engine>("engine " + std::to_string(i), std::ref(scripts[i]));
+  explicit world(int connected = 2, weir::weight_store_settings settings = {})
+      : store(g.add<weir::weight_store>("store", settings)) {
+    for (int i = 0; i < 2; ++i)
+      engines[i] = g.add<scripted_engine>("engine " + std::to_string(i), std::ref(scripts[i]));
     auto buffer = g.add<listener>("buffer", std::ref(live));
     trainer = g.add<publisher>("trainer", std::ref(released), std::ref(errors));
     g.connect(store, weir::weight_store::listeners, buffer);

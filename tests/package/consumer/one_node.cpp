@@ -24,7 +24,8 @@ class greeter : public weir::node<greeter_actor> {
   greeter(caf::actor_config& config, std::promise<std::string>& greeted) : node(config), greeted_(greeted) {}
 
   greeter_actor::behavior_type make_behavior() override {
-    return behave([] { return weir::drained{}; }, [this](const greeting& g) { greeted_.set_value("hello, " + g.name); });
+    return behave([] { return weir::drained{}; },
+                  [this](const greeting& g) { greeted_.set_value("hello, " + g.name); });
   }
 
  private:

@@ -239,7 +239,7 @@ int main(int argc, char** argv) {
     if (outcome) std::cout << outcome->seconds << std::endl;
     return outcome ? 0 : 1;
   }
-  report r("weights", o.json, o.check);
+  report r("weights", o.json, o.check, o.quick);
   const bool any = one_group->count_all() > 0;
   if (o.hosts > 0) {
     const int failed = on_hosts(r, program, o);

@@ -11,7 +11,8 @@
 namespace weir::bench {
 
 /// "gloo", "mpi", "caf": seconds of the best round. Error: not_found, with what to install.
-result<double> measure_peer(const std::string& peer, const std::string& program, std::uint64_t bytes, std::size_t receivers, int rounds);
+result<double> measure_peer(const std::string& peer, const std::string& program, std::uint64_t bytes,
+                            std::size_t receivers, int rounds);
 
 /// Bytes a second that iperf3 moves over loopback with so many streams.
 result<double> measure_iperf(std::size_t streams);

@@ -24,11 +24,12 @@ struct spread_settings {
   std::uint64_t bytes = std::uint64_t{256} << 20;
   std::size_t receivers = 1;
   std::optional<broadcast_shape> shape;
-  std::uint64_t chunk = 0;       ///< 0: chosen
-  double delta_fraction = -1;    ///< of the 16-bit words that change from one version to the next; negative: all, no delta
+  std::uint64_t chunk = 0;  ///< 0: chosen
+  double delta_fraction =
+      -1;  ///< of the 16-bit words that change from one version to the next; negative: all, no delta
   sharing share = sharing::wire;
   int rounds = 5;
-  std::size_t streams = 4;       ///< of the transport "tcp"
+  std::size_t streams = 4;  ///< of the transport "tcp"
   std::string listen = "127.0.0.1:0";
   /// What a receiver's command line begins with: another network namespace. {} for none.
   std::function<std::vector<std::string>(std::size_t receiver)> prefix;
@@ -38,15 +39,15 @@ struct spread_settings {
 
 /// Of the rounds after the first, which pays for connections and page tables: the best, and what they all agree in.
 struct spread_outcome {
-  double seconds = 0;             ///< from publishing until every receiver had said that it has it
-  double cpu_seconds = 0;         ///< of all processes, in that round
-  std::uint64_t wire_bytes = 0;   ///< of a receiver
+  double seconds = 0;            ///< from publishing until every receiver had said that it has it
+  double cpu_seconds = 0;        ///< of all processes, in that round
+  std::uint64_t wire_bytes = 0;  ///< of a receiver
   std::uint64_t delta_bytes = 0;
   double encode_seconds = 0;
   broadcast_shape shape = broadcast_shape::direct;
   std::uint64_t chunk = 0;
   bool mapped = false;
-  int checked = 0;                ///< versions that every receiver had bit for bit
+  int checked = 0;  ///< versions that every receiver had bit for bit
 };
 
 result<spread_outcome> measure_spread(const std::string& program, const spread_settings& settings);

@@ -17,8 +17,8 @@
 #include <set>
 #include <vector>
 
-#include "weir/transport/inbox.hpp"
 #include "regions.hpp"
+#include "weir/transport/inbox.hpp"
 #include "wire.hpp"
 
 namespace weir::tcp {

@@ -93,8 +93,8 @@ struct weights_released {
 };
 
 /// Weight store -> rollout engine, or weight uplink: take this version, between two decode steps. Answered by
-/// `weights_adopted`; from then on the reader needs no older one. An error means that it keeps what it has: invalid_data
-/// (it is of another size), unavailable (it is not on the shelf).
+/// `weights_adopted`; from then on the reader needs no older one. An error means that it keeps what it has:
+/// invalid_data (it is of another size), unavailable (it is not on the shelf).
 struct adopt_weights {
   weight_version version = 0;
 };

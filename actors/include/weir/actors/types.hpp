@@ -29,12 +29,12 @@ enum class finish_reason : std::uint8_t {
 
 /// One run of one environment on one task. A group is the episodes that share a task and a `group` number.
 struct episode_spec {
-  std::uint64_t group = 0;     ///< position of the task in the run's task stream, from 0
-  std::uint32_t sample = 0;    ///< which of the group's episodes, from 0
-  std::uint32_t attempt = 0;   ///< 0, then counts retries after failures
-  std::uint64_t seed = 0;      ///< all randomness of the episode derives from it
+  std::uint64_t group = 0;      ///< position of the task in the run's task stream, from 0
+  std::uint32_t sample = 0;     ///< which of the group's episodes, from 0
+  std::uint32_t attempt = 0;    ///< 0, then counts retries after failures
+  std::uint64_t seed = 0;       ///< all randomness of the episode derives from it
   weight_version admitted = 0;  ///< every engine held this version or a newer one when the group was admitted
-  std::string task;            ///< one JSON value, as the task file has it
+  std::string task;             ///< one JSON value, as the task file has it
   bool operator==(const episode_spec&) const = default;
 };
 

@@ -42,8 +42,8 @@ template <class Offered, class Needed>
 concept answers = detail::offers_all<Needed, Offered>::value;
 
 /// What a handler returns that answers later. A copy that an actor keeps holds the actor itself: let go of it in
-/// `on_exit`, or the actor, and a thread of its own, stay for ever. CAF tells nobody of a promise that was let go without
-/// an answer: deliver an error.
+/// `on_exit`, or the actor, and a thread of its own, stay for ever. CAF tells nobody of a promise that was let go
+/// without an answer: deliver an error.
 template <class T>
 using promise = caf::typed_response_promise<T>;
 

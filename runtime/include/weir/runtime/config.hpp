@@ -1,6 +1,6 @@
 #pragma once
-// Declarative JSON config. A plain struct lists its fields once, in a free function `describe` found by argument-dependent
-// lookup; reading, writing, overriding and documenting it all follow from that list.
+// Declarative JSON config. A plain struct lists its fields once, in a free function `describe` found by
+// argument-dependent lookup; reading, writing, overriding and documenting it all follow from that list.
 //
 //   struct trainer_config { double lr = 1e-4; std::string loss = "ppo"; sampling_config sampling; };
 //   template <class Fields>
@@ -11,8 +11,8 @@
 //   }
 //
 // A field is a bool, an integer, a float or double, a std::string, a std::vector of these, a std::optional of these
-// (null: absent), a nlohmann::json (passed through as it is), or another described struct. Numbers are finite, as JSON's are;
-// strings hold no NUL.
+// (null: absent), a nlohmann::json (passed through as it is), or another described struct. Numbers are finite, as
+// JSON's are; strings hold no NUL.
 
 #include <concepts>
 #include <cstdint>
@@ -48,23 +48,19 @@ struct config_not_empty {};
 using config_rule = std::variant<config_bound, config_choice, config_not_empty>;
 
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-config_bound at_least(Number x) {
+requires std::is_arithmetic_v<Number> config_bound at_least(Number x) {
   return {config_bound::kind::at_least, static_cast<long double>(x)};
 }
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-config_bound above(Number x) {
+requires std::is_arithmetic_v<Number> config_bound above(Number x) {
   return {config_bound::kind::above, static_cast<long double>(x)};
 }
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-config_bound at_most(Number x) {
+requires std::is_arithmetic_v<Number> config_bound at_most(Number x) {
   return {config_bound::kind::at_most, static_cast<long double>(x)};
 }
 template <class Number>
-  requires std::is_arithmetic_v<Number>
-config_bound below(Number x) {
+requires std::is_arithmetic_v<Number> config_bound below(Number x) {
   return {config_bound::kind::below, static_cast<long double>(x)};
 }
 inline config_choice one_of(std::vector<std::string> choices) { return {std::move(choices)}; }
@@ -82,9 +78,9 @@ struct config_shape {
   base what = base::section;
   bool list = false;
   bool optional = false;
-  std::int64_t least = 0;   ///< the type's own limits, if an integer
+  std::int64_t least = 0;  ///< the type's own limits, if an integer
   std::uint64_t most = 0;
-  bool single = false;      ///< a float: its limits are narrower than a double's
+  bool single = false;  ///< a float: its limits are narrower than a double's
 };
 
 /// One field of a described object. `set` gets values that were checked; both refer to the object.
@@ -98,7 +94,8 @@ struct config_field {
   std::vector<config_field> fields;  ///< of a section
 };
 
-result<void> read_fields(const std::vector<config_field>& fields, const nlohmann::json& root, const std::string& origin);
+result<void> read_fields(const std::vector<config_field>& fields, const nlohmann::json& root,
+                         const std::string& origin);
 nlohmann::ordered_json write_fields(const std::vector<config_field>& fields);
 std::string document_fields(const std::vector<config_field>& fields);
 /// Throws std::logic_error if `field` has no usable name, or one that `fields` holds.
@@ -160,7 +157,9 @@ struct shape_of<std::optional<V>> {
 };
 
 template <class V>
-concept config_leaf = requires { shape_of<V>::get(); };
+concept config_leaf = requires {
+  shape_of<V>::get();
+};
 
 template <class V>
 void from_json_value(const nlohmann::json& in, V& out) {
@@ -169,8 +168,10 @@ void from_json_value(const nlohmann::json& in, V& out) {
 inline void from_json_value(const nlohmann::json& in, nlohmann::json& out) { out = in; }
 template <class V>
 void from_json_value(const nlohmann::json& in, std::optional<V>& out) {
-  if (in.is_null()) out.reset();
-  else from_json_value(in, out.emplace());
+  if (in.is_null())
+    out.reset();
+  else
+    from_json_value(in, out.emplace());
 }
 
 template <class V>
@@ -211,7 +212,8 @@ constexpr bool rule_fits(const config_choice*) {
 }
 template <class V>
 constexpr bool rule_fits(const config_not_empty*) {
-  return requires(const V& v) { v.empty(); } || std::is_same_v<V, std::optional<std::string>>;
+  return requires(const V& v) { v.empty(); }
+  || std::is_same_v<V, std::optional<std::string>>;
 }
 
 /// What `describe` is called with: turns typed fields into the list. It refers to the object described.
@@ -224,7 +226,8 @@ class config_fields {
     field.description = std::move(description);
     field.rules = {config_rule(rules)...};
     if constexpr (config_leaf<V>) {
-      static_assert((rule_fits<V>(static_cast<const Rules*>(nullptr)) && ...), "a rule that says nothing about this type");
+      static_assert((rule_fits<V>(static_cast<const Rules*>(nullptr)) && ...),
+                    "a rule that says nothing about this type");
       field.shape = shape_of<V>::get();
       field.set = [&value](const nlohmann::json& in) { from_json_value(in, value); };
       field.get = [&value] { return to_json_value(value); };

@@ -11,17 +11,18 @@
 namespace weir {
 
 struct console_settings {
-  std::chrono::milliseconds redraw{100};          ///< least time between two draws of the live line
-  std::chrono::milliseconds plain_status{10000};  ///< least time between two status lines where no live line is possible
+  std::chrono::milliseconds redraw{100};  ///< least time between two draws of the live line
+  std::chrono::milliseconds plain_status{
+      10000};  ///< least time between two status lines where no live line is possible
 };
 
-/// Writes progress to a stream. On a terminal the status is one live line at the bottom, cut to the terminal's width and
-/// redrawn in place; other lines appear above it. On a pipe, in a file or with TERM=dumb all is plain lines, and a status
-/// is one from time to time. NO_COLOR turns colour off. Thread-safe: no line ever stands inside another.
+/// Writes progress to a stream. On a terminal the status is one live line at the bottom, cut to the terminal's width
+/// and redrawn in place; other lines appear above it. On a pipe, in a file or with TERM=dumb all is plain lines, and a
+/// status is one from time to time. NO_COLOR turns colour off. Thread-safe: no line ever stands inside another.
 ///
-/// Control characters in a text, other than line ends and tabs, are replaced: what a model or an environment wrote cannot
-/// steer the terminal. What the stream does not take is lost without an error: a run does not end because nobody watches
-/// (a `main` that may outlive the reader of its pipe ignores SIGPIPE).
+/// Control characters in a text, other than line ends and tabs, are replaced: what a model or an environment wrote
+/// cannot steer the terminal. What the stream does not take is lost without an error: a run does not end because nobody
+/// watches (a `main` that may outlive the reader of its pipe ignores SIGPIPE).
 class console {
  public:
   enum class tone : unsigned char { plain, faint, warning, error };
@@ -61,8 +62,8 @@ class console {
   std::optional<clock::time_point> last_;
 };
 
-/// `text` without line ends about it, and those within, like other control characters, written as \\n and \\x1b: what an
-/// exception or an environment said takes one line.
+/// `text` without line ends about it, and those within, like other control characters, written as \\n and \\x1b: what
+/// an exception or an environment said takes one line.
 std::string one_line(std::string_view text);
 
 /// "42s", "2m 03s", "5h 07m", "3d 04h"; "?" if it is no finite number or negative.

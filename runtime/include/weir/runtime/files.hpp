@@ -14,8 +14,9 @@
 
 namespace weir {
 
-/// Writes `parts`, one after the other, beside `path`, syncs, and renames over it: a reader sees the old file or the new
-/// one, also after a crash. On an error (a full disk, no permission) the old file is untouched and nothing is left behind.
+/// Writes `parts`, one after the other, beside `path`, syncs, and renames over it: a reader sees the old file or the
+/// new one, also after a crash. On an error (a full disk, no permission) the old file is untouched and nothing is left
+/// behind.
 result<void> write_file_atomically(const std::filesystem::path& path, std::span<const std::string_view> parts);
 result<void> write_file_atomically(const std::filesystem::path& path, std::string_view content);
 
@@ -27,8 +28,8 @@ result<std::string> read_file(const std::filesystem::path& path, std::uint64_t m
 result<nlohmann::json> read_json_file(const std::filesystem::path& path);
 result<nlohmann::json> parse_json(std::string_view text, const std::string& origin);
 
-/// One JSON value a line. Blank lines are passed over; a byte-order mark and CRLF are accepted. Errors name file, line and
-/// column. Returns the lines' text, checked.
+/// One JSON value a line. Blank lines are passed over; a byte-order mark and CRLF are accepted. Errors name file, line
+/// and column. Returns the lines' text, checked.
 result<std::vector<std::string>> read_jsonl_file(const std::filesystem::path& path);
 
 /// Syncs a folder, so that what was renamed into it survives a crash.

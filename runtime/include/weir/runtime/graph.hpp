@@ -50,7 +50,8 @@ struct placed {
 
 /// True if output `Port` of `From` may be wired to `To`.
 template <class From, class Port, class To>
-concept wirable = std::derived_from<From, typename Port::owner> && answers<typename To::handle_type, typename Port::target>;
+concept wirable =
+    std::derived_from<From, typename Port::owner> && answers<typename To::handle_type, typename Port::target>;
 
 /// Why an actor ended, other than by being told to.
 struct node_failure {
@@ -89,7 +90,7 @@ class graph {
 
   /// Wires an output to an actor that answers what it sends. Several targets for one output are kept in order.
   template <class From, class Owner, class Target, class To>
-    requires wirable<From, port<Owner, Target>, To>
+  requires wirable<From, port<Owner, Target>, To>
   void connect(const placed<From>& from, const port<Owner, Target>& out, const placed<To>& to) {
     caf::anon_send(from.handle, connect_port{out.name, caf::actor_cast<caf::strong_actor_ptr>(to.handle)});
   }

@@ -7,10 +7,11 @@
 
 namespace weir {
 
-/// While it lives, SIGINT and SIGTERM are a request to stop instead of the end. A second signal ends the process at once,
-/// with exit status 128 + signal; one that comes within 100 ms of the first is the same request (`timeout` sends its
-/// signal twice). Signal handlers belong to the whole process: only a `main` makes one, one at a time (a second one
-/// throws std::logic_error), and a service with handlers of its own makes none. Destroying it puts the old handlers back.
+/// While it lives, SIGINT and SIGTERM are a request to stop instead of the end. A second signal ends the process at
+/// once, with exit status 128 + signal; one that comes within 100 ms of the first is the same request (`timeout` sends
+/// its signal twice). Signal handlers belong to the whole process: only a `main` makes one, one at a time (a second one
+/// throws std::logic_error), and a service with handlers of its own makes none. Destroying it puts the old handlers
+/// back.
 class interrupt {
  public:
   interrupt();

@@ -10,9 +10,9 @@
 
 namespace weir {
 
-/// A value and the way to it, such as "golden.json: policy[3].inputs.mask". Whoever reads a deep file asks it hundreds of
-/// questions, so what is missing or of another type is an exception, to be caught once, where the file is read: `mismatch`,
-/// whose text says where, what was found and what is needed. Refers to the JSON, which must outlive it.
+/// A value and the way to it, such as "golden.json: policy[3].inputs.mask". Whoever reads a deep file asks it hundreds
+/// of questions, so what is missing or of another type is an exception, to be caught once, where the file is read:
+/// `mismatch`, whose text says where, what was found and what is needed. Refers to the JSON, which must outlive it.
 class json_view {
  public:
   struct mismatch : std::runtime_error {
@@ -41,7 +41,8 @@ class json_view {
   [[noreturn]] void refuse(const std::string& needed) const;
 
  private:
-  json_view(const nlohmann::json& value, std::string place, bool top) : value_(&value), place_(std::move(place)), top_(top) {}
+  json_view(const nlohmann::json& value, std::string place, bool top)
+      : value_(&value), place_(std::move(place)), top_(top) {}
   const nlohmann::json* value_;
   std::string place_;
   bool top_;

@@ -14,8 +14,9 @@ namespace weir {
 enum class log_level : unsigned char { debug, info, warn, error };
 
 /// Writes messages of `least` level and above as lines of a console, with "warning: " and the like before all but info,
-/// and to a file with time (UTC) and level; each takes one line, whatever is in it (`one_line`). Thread-safe. Belongs to whoever made it: there is no global one. If the file
-/// cannot be written later (a full disk), the console says so once, and messages go on there.
+/// and to a file with time (UTC) and level; each takes one line, whatever is in it (`one_line`). Thread-safe. Belongs
+/// to whoever made it: there is no global one. If the file cannot be written later (a full disk), the console says so
+/// once, and messages go on there.
 class logger {
  public:
   /// `screen` must outlive the logger. `file` is appended to. Error: the file cannot be opened.

@@ -23,9 +23,9 @@ struct metrics_mark {
 class metrics_log {
  public:
   /// Opens `path` to append, creating it if need be. A torn last line, of a process that died while it wrote, is
-  /// dropped. So are the lines that are beyond one of `marks`, and those with no mark's field that follow them: the steps
-  /// after a checkpoint are done again. The file is then rewritten whole or not at all. A broken line elsewhere is an error
-  /// (invalid_data) that names it.
+  /// dropped. So are the lines that are beyond one of `marks`, and those with no mark's field that follow them: the
+  /// steps after a checkpoint are done again. The file is then rewritten whole or not at all. A broken line elsewhere
+  /// is an error (invalid_data) that names it.
   static result<metrics_log> open(const std::filesystem::path& path, std::span<const metrics_mark> marks = {});
 
   /// Appends one line in one write; NaN and infinity become null. Other processes may read at any time. On an error (a

@@ -56,8 +56,7 @@ namespace weir {
 
 /// The interface of an actor that can stand in a graph: its own messages and those of its life.
 template <class... Signatures>
-using node_interface =
-    interface<Signatures..., on<void(connect_port)>, on<void(disconnect_ports)>, on<drained(drain)>>;
+using node_interface = interface<Signatures..., on<void(connect_port)>, on<void(disconnect_ports)>, on<drained(drain)>>;
 
 namespace detail {
 class port_base {

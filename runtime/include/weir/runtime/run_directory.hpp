@@ -34,9 +34,9 @@ class pending_checkpoint {
   /// The empty folder to write into.
   const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Makes what was written into `path()` the run's checkpoint of this step, on the disk and under its name, in place of
-  /// an older one of the same step; then deletes all but the newest `keep` checkpoints, and never this one. On an error
-  /// the older checkpoints are as they were. What cannot be deleted is tried again at the next commit. Call once.
+  /// Makes what was written into `path()` the run's checkpoint of this step, on the disk and under its name, in place
+  /// of an older one of the same step; then deletes all but the newest `keep` checkpoints, and never this one. On an
+  /// error the older checkpoints are as they were. What cannot be deleted is tried again at the next commit. Call once.
   result<checkpoint> commit(std::size_t keep);
 
  private:
@@ -51,12 +51,12 @@ class pending_checkpoint {
 /// process that was forked and executes no other program holds the lock too.
 class run_directory {
  public:
-  /// Makes a new one, parents included. Errors: invalid_argument (the folder is not empty), unavailable (another process
-  /// uses it: named by its process id), io.
+  /// Makes a new one, parents included. Errors: invalid_argument (the folder is not empty), unavailable (another
+  /// process uses it: named by its process id), io.
   static result<run_directory> create(const std::filesystem::path& path, const nlohmann::ordered_json& resolved_config);
 
-  /// Opens one to go on, and removes what unfinished checkpoints left. Errors: not_found (names what is missing; nothing
-  /// is left there), unavailable, io.
+  /// Opens one to go on, and removes what unfinished checkpoints left. Errors: not_found (names what is missing;
+  /// nothing is left there), unavailable, io.
   static result<run_directory> open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const noexcept { return path_; }

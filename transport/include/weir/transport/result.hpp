@@ -29,16 +29,26 @@ enum class errc : unsigned char {
 /// The name of an error kind, such as "invalid_config".
 inline const char* to_string(errc code) noexcept {
   switch (code) {
-    case errc::invalid_argument: return "invalid_argument";
-    case errc::invalid_config: return "invalid_config";
-    case errc::invalid_data: return "invalid_data";
-    case errc::not_found: return "not_found";
-    case errc::io: return "io";
-    case errc::unavailable: return "unavailable";
-    case errc::timeout: return "timeout";
-    case errc::numeric: return "numeric";
-    case errc::unsupported: return "unsupported";
-    case errc::internal: return "internal";
+    case errc::invalid_argument:
+      return "invalid_argument";
+    case errc::invalid_config:
+      return "invalid_config";
+    case errc::invalid_data:
+      return "invalid_data";
+    case errc::not_found:
+      return "not_found";
+    case errc::io:
+      return "io";
+    case errc::unavailable:
+      return "unavailable";
+    case errc::timeout:
+      return "timeout";
+    case errc::numeric:
+      return "numeric";
+    case errc::unsupported:
+      return "unsupported";
+    case errc::internal:
+      return "internal";
   }
   return "unknown";
 }
@@ -69,12 +79,13 @@ class [[nodiscard]] result {
  public:
   using value_type = T;
 
-  result(T value) : state_(std::in_place_index<0>, std::move(value)) {}          // NOLINT(google-explicit-constructor)
+  result(T value) : state_(std::in_place_index<0>, std::move(value)) {}         // NOLINT(google-explicit-constructor)
   result(unexpected e) : state_(std::in_place_index<1>, std::move(e.value)) {}  // NOLINT(google-explicit-constructor)
   template <class U>
-    requires(std::is_convertible_v<U &&, T> && !std::is_same_v<std::remove_cvref_t<U>, result> &&
-             !std::is_same_v<std::remove_cvref_t<U>, unexpected> && !std::is_same_v<std::remove_cvref_t<U>, T>)
-  result(U&& value) : state_(std::in_place_index<0>, std::forward<U>(value)) {}  // NOLINT(google-explicit-constructor)
+  requires(std::is_convertible_v<U&&, T> && !std::is_same_v<std::remove_cvref_t<U>, result> &&
+           !std::is_same_v<std::remove_cvref_t<U>, unexpected> && !std::is_same_v<std::remove_cvref_t<U>, T>)
+      result(U&& value)
+      : state_(std::in_place_index<0>, std::forward<U>(value)) {}  // NOLINT(google-explicit-constructor)
 
   bool has_value() const noexcept { return state_.index() == 0; }
   explicit operator bool() const noexcept { return has_value(); }

@@ -3,8 +3,9 @@
 // here, and nothing here knows an actor or a tensor.
 //
 // Threads: a transport object and everything made from it belong to one thread (UCX's SINGLE mode needs that, and the
-// others keep the same rule), except where a method says otherwise. Completions and handlers run inside `progress()`, on
-// that thread, never inside the call that started the operation. They may start new operations, but not call `progress`.
+// others keep the same rule), except where a method says otherwise. Completions and handlers run inside `progress()`,
+// on that thread, never inside the call that started the operation. They may start new operations, but not call
+// `progress`.
 
 #include <chrono>
 #include <cstddef>
@@ -20,13 +21,13 @@ namespace weir {
 
 /// What an implementation can do; asked before it is relied on.
 struct transport_capabilities {
-  std::string name;                 ///< such as "inproc", "tcp", "ucx"
+  std::string name;  ///< such as "inproc", "tcp", "ucx"
   bool crosses_processes = false;
-  bool map = false;                 ///< `connection::map` works towards a peer whose `host` is equal
-  std::string host;                 ///< where regions can be mapped; empty if they cannot
-  bool one_sided = false;           ///< get and put need no work of the peer's
-  bool device_memory = false;       ///< regions may be in an accelerator's memory
-  std::size_t longest_frame = 0;    ///< bytes of `send`
+  bool map = false;               ///< `connection::map` works towards a peer whose `host` is equal
+  std::string host;               ///< where regions can be mapped; empty if they cannot
+  bool one_sided = false;         ///< get and put need no work of the peer's
+  bool device_memory = false;     ///< regions may be in an accelerator's memory
+  std::size_t longest_frame = 0;  ///< bytes of `send`
 };
 
 /// Memory that peers may read and write. Destroying it ends that: an operation under way then fails or has its effect
@@ -58,7 +59,8 @@ class connection {
   virtual ~connection() = default;
 
   /// Reads `into.size()` bytes at `offset` of the peer's region. The buffer is the caller's and stays untouched and
-  /// alive until `done` was called; its content is defined only after success. `done` comes by `deadline` at the latest.
+  /// alive until `done` was called; its content is defined only after success. `done` comes by `deadline` at the
+  /// latest.
   virtual void get(const std::string& descriptor, std::uint64_t offset, std::span<std::byte> into,
                    std::chrono::steady_clock::time_point deadline, completion done) = 0;
 

@@ -22,10 +22,11 @@ class episode_collector : public node<group_assembly_actor> {
  public:
   static constexpr port<episode_collector, admission_sink> admission{"admission"};
 
-  /// `on_done` is called once, on the actor's thread, when every group is complete or dropped. `on_progress`, if given, hears
-  /// how many are.
+  /// `on_done` is called once, on the actor's thread, when every group is complete or dropped. `on_progress`, if given,
+  /// hears how many are.
   episode_collector(caf::actor_config& config, std::uint64_t groups, std::uint32_t group_size,
-                    std::function<void(collected_episodes)> on_done, std::function<void(std::uint64_t)> on_progress = {});
+                    std::function<void(collected_episodes)> on_done,
+                    std::function<void(std::uint64_t)> on_progress = {});
 
   group_assembly_actor::behavior_type make_behavior() override;
 

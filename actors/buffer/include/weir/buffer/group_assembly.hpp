@@ -1,6 +1,6 @@
 #pragma once
-// Puts the episodes of one task together. A group leaves when it is complete; until then it waits here, so what waits is
-// bounded by the groups that were admitted.
+// Puts the episodes of one task together. A group leaves when it is complete; until then it waits here, so what waits
+// is bounded by the groups that were admitted.
 
 #include <deque>
 #include <unordered_map>

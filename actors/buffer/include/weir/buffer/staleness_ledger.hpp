@@ -22,12 +22,13 @@
 namespace weir {
 
 struct staleness_settings {
-  std::uint64_t batch_groups = 1;   ///< B, at least 1
-  std::uint64_t max_staleness = 0;  ///< n; 0 is synchronous
+  std::uint64_t batch_groups = 1;                  ///< B, at least 1
+  std::uint64_t max_staleness = 0;                 ///< n; 0 is synchronous
   std::uint64_t last_version = ~std::uint64_t{0};  ///< the run ends when the trainer holds it: start nothing for later
 };
 
-/// A group taken out because it would have broken the bound. That takes a fault elsewhere; it is counted and granted anew.
+/// A group taken out because it would have broken the bound. That takes a fault elsewhere; it is counted and granted
+/// anew.
 struct stale_group {
   std::uint64_t group = 0;
   weight_version oldest = 0;
@@ -72,7 +73,7 @@ class staleness_ledger {
   staleness_settings settings_;
   std::optional<weight_version> start_;
   weight_version live_ = 0;
-  std::uint64_t issued_ = 0;                            ///< credits given and not returned by a drop
+  std::uint64_t issued_ = 0;                           ///< credits given and not returned by a drop
   std::map<weight_version, std::uint64_t> under_way_;  ///< granted, not arrived, by the version of the grant
   std::uint64_t under_way_total_ = 0;
   std::vector<trajectory_group> arrived_;  ///< by (admitted, group)

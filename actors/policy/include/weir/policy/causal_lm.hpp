@@ -34,8 +34,8 @@ struct causal_lm_config {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tied_embeddings = false;
-  dtype type = dtype::f32;     ///< what `save` writes
-  std::vector<token> eos;      ///< generation ends on these; may be empty
+  dtype type = dtype::f32;  ///< what `save` writes
+  std::vector<token> eos;   ///< generation ends on these; may be empty
   bool operator==(const causal_lm_config&) const = default;
 };
 
@@ -47,14 +47,15 @@ result<void> write_causal_lm_config(const causal_lm_config& config, const std::f
 
 /// Several sequences, one after the other, without padding: N tokens, B sequences.
 struct packed_sequences {
-  std::vector<token> tokens;           ///< [N]
-  std::vector<std::int64_t> offsets;   ///< [B+1], from 0 to N, strictly increasing
+  std::vector<token> tokens;          ///< [N]
+  std::vector<std::int64_t> offsets;  ///< [B+1], from 0 to N, strictly increasing
 };
 
 /// Keys and values of up to `slots` sequences of up to `capacity` tokens each. Owned by one engine; not thread-safe.
 class kv_cache {
  public:
-  kv_cache(const causal_lm_config& config, std::int64_t slots, std::int64_t capacity, const std::string& device = "cpu");
+  kv_cache(const causal_lm_config& config, std::int64_t slots, std::int64_t capacity,
+           const std::string& device = "cpu");
   ~kv_cache();
   kv_cache(kv_cache&&) noexcept;
   kv_cache& operator=(kv_cache&&) noexcept;
@@ -74,7 +75,7 @@ class kv_cache {
 /// New tokens of one sequence, to be appended to its slot.
 struct sequence_chunk {
   std::int64_t slot = 0;
-  std::int64_t start = 0;  ///< tokens already in the slot; start + tokens.size() <= capacity
+  std::int64_t start = 0;         ///< tokens already in the slot; start + tokens.size() <= capacity
   std::span<const token> tokens;  ///< at least one
 };
 
@@ -96,8 +97,8 @@ class causal_lm {
   /// Random parameters: normal(0, initializer_range), norms 1. The same seed gives the same bits.
   static causal_lm random(const causal_lm_config& config, std::uint64_t seed, const std::string& device = "cpu");
 
-  /// A replica whose parameters are read from `flat` (fp32, [layout(config).bytes / 4]), which the caller keeps alive, and
-  /// unchanged until `rebind`: what `extend` prepares from it is then prepared once.
+  /// A replica whose parameters are read from `flat` (fp32, [layout(config).bytes / 4]), which the caller keeps alive,
+  /// and unchanged until `rebind`: what `extend` prepares from it is then prepared once.
   static causal_lm bind(const causal_lm_config& config, const at::Tensor& flat);
 
   causal_lm(causal_lm&&) noexcept;
@@ -135,7 +136,7 @@ class causal_lm {
   /// and the entropy (nats) of that distribution: both [targets.size()], fp32. The entropy carries a gradient only if
   /// asked for.
   lm_evaluation evaluate(const packed_sequences& batch, std::span<const std::int64_t> targets, float temperature,
-                      bool entropy_gradient = false);
+                         bool entropy_gradient = false);
 
   /// Appends chunks to the cache (prefill and decode alike, several sequences of different lengths in one call) and
   /// returns the logits that follow each chunk's last token: [chunks, vocab], fp32, valid until the next call. Slots

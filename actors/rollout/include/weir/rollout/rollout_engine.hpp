@@ -1,6 +1,7 @@
 #pragma once
 // The actor that owns a policy replica and generates: continuous batching over a KV cache. Sequences join and leave
-// between two decode steps, and so do weights: those under way go on with the new ones, each token carrying its version.
+// between two decode steps, and so do weights: those under way go on with the new ones, each token carrying its
+// version.
 
 #include <cstdint>
 #include <deque>
@@ -17,34 +18,35 @@
 namespace weir {
 
 struct rollout_engine_settings {
-  std::int64_t slots = 256;           ///< sequences at once
-  std::int64_t max_context = 1024;    ///< tokens of a sequence, prompt and produced; at most the model's max_positions
-  std::int64_t prefill_tokens = 4096; ///< prompt tokens taken in between two decode steps; longer prompts take several
-  std::size_t most_waiting = 65536;   ///< requests that wait for a slot; more are refused with `unavailable`
-  int threads = 1;                    ///< intra-op threads
+  std::int64_t slots = 256;            ///< sequences at once
+  std::int64_t max_context = 1024;     ///< tokens of a sequence, prompt and produced; at most the model's max_positions
+  std::int64_t prefill_tokens = 4096;  ///< prompt tokens taken in between two decode steps; longer prompts take several
+  std::size_t most_waiting = 65536;    ///< requests that wait for a slot; more are refused with `unavailable`
+  int threads = 1;                     ///< intra-op threads
   std::string device = "cpu";
-  dtype weights = dtype::f32;         ///< of versions on the shelf; it computes in fp32
+  dtype weights = dtype::f32;  ///< of versions on the shelf; it computes in fp32
 };
 
 /// Counts since the start, told after each step, on the engine's thread.
 struct rollout_activity {
-  double busy_seconds = 0;            ///< in which at least one sequence was under way
-  std::uint64_t steps = 0;            ///< decode steps
-  std::uint64_t tokens = 0;           ///< produced
-  std::uint64_t prompt_tokens = 0;    ///< prefilled; of requests with one context, once
-  std::uint64_t sequences = 0;        ///< finished
+  double busy_seconds = 0;          ///< in which at least one sequence was under way
+  std::uint64_t steps = 0;          ///< decode steps
+  std::uint64_t tokens = 0;         ///< produced
+  std::uint64_t prompt_tokens = 0;  ///< prefilled; of requests with one context, once
+  std::uint64_t sequences = 0;      ///< finished
   std::uint64_t active = 0;
   std::uint64_t waiting = 0;
   weight_version version = 0;
 };
 
-/// Spawn with a thread of its own. What it produces for a request is a function of the request and of the weights at each
-/// step, whatever else is in the batch. Requests that arrive one after the other with the same context, as a group's episodes
-/// do, are prefilled once. A sequence whose numbers are no longer finite fails alone.
+/// Spawn with a thread of its own. What it produces for a request is a function of the request and of the weights at
+/// each step, whatever else is in the batch. Requests that arrive one after the other with the same context, as a
+/// group's episodes do, are prefilled once. A sequence whose numbers are no longer finite fails alone.
 class rollout_engine : public node<rollout_engine_actor> {
  public:
   /// Requests wait until the first weights are there. Throws std::invalid_argument if the settings don't fit the model.
-  rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings, std::shared_ptr<const weight_shelf> weights,
+  rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
+                 std::shared_ptr<const weight_shelf> weights,
                  std::function<void(const rollout_activity&)> observer = {});
   ~rollout_engine() override;
 
@@ -58,7 +60,7 @@ class rollout_engine : public node<rollout_engine_actor> {
     promise<generation> answer;
     std::int64_t slot = 0;
     std::int64_t leader = -1;  ///< the slot where the same context is being prefilled; -1: in its own
-    std::int64_t cached = 0;  ///< tokens in the cache
+    std::int64_t cached = 0;   ///< tokens in the cache
   };
 
   promise<generation> accept(const generate_request& request);
@@ -82,7 +84,7 @@ class rollout_engine : public node<rollout_engine_actor> {
   rollout_activity activity_;
 
   std::optional<causal_lm> model_;
-  std::shared_ptr<const void> held_;  ///< keeps the weights in place that `model_` reads, where it reads the shelf's
+  std::shared_ptr<const void> held_;   ///< keeps the weights in place that `model_` reads, where it reads the shelf's
   std::unique_ptr<at::Tensor[]> own_;  ///< two copies in fp32, in turn, where the shelf's are of another kind or place
   int turn_ = 0;
   std::optional<kv_cache> cache_;

@@ -22,9 +22,9 @@ result<void> check_sampling(const sampling_params& params, std::int64_t vocab_si
 /// Holds scratch memory, so that drawing allocates nothing once it is warm. One thread at a time.
 class sampler {
  public:
-  /// Draws from `logits` (at least one, fp32) by the inverse of the distribution function at `uniform` in [0, 1): a pure
-  /// function of its arguments. Among equal logits the smaller id counts as the larger one. `numeric` if a logit is NaN
-  /// or none is finite; minus infinity means that a token cannot be drawn.
+  /// Draws from `logits` (at least one, fp32) by the inverse of the distribution function at `uniform` in [0, 1): a
+  /// pure function of its arguments. Among equal logits the smaller id counts as the larger one. `numeric` if a logit
+  /// is NaN or none is finite; minus infinity means that a token cannot be drawn.
   result<drawn_token> draw(std::span<const float> logits, const sampling_params& params, double uniform);
 
  private:
@@ -32,7 +32,8 @@ class sampler {
     float logit = 0;
     token id = 0;
   };
-  drawn_token draw_filtered(std::span<const float> logits, const sampling_params& params, double uniform, float largest);
+  drawn_token draw_filtered(std::span<const float> logits, const sampling_params& params, double uniform,
+                            float largest);
 
   std::vector<double> weights_;
   std::vector<candidate> candidates_;

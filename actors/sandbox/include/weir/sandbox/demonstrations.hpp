@@ -17,10 +17,11 @@ namespace weir {
 /// Demonstration i is a function of the seed and i alone, so that a warm start can go on where it stopped. One thread.
 class demonstration_source {
  public:
-  /// A demonstration has at most `most_tokens`, its prompt included: what the model can hold. `lost` hears of text that has
-  /// no token.
-  demonstration_source(std::unique_ptr<environment> place, std::shared_ptr<const tokenizer> text, std::shared_ptr<task_stream> tasks,
-                       std::uint64_t seed, std::int64_t most_tokens = std::numeric_limits<std::int64_t>::max(),
+  /// A demonstration has at most `most_tokens`, its prompt included: what the model can hold. `lost` hears of text that
+  /// has no token.
+  demonstration_source(std::unique_ptr<environment> place, std::shared_ptr<const tokenizer> text,
+                       std::shared_ptr<task_stream> tasks, std::uint64_t seed,
+                       std::int64_t most_tokens = std::numeric_limits<std::int64_t>::max(),
                        std::shared_ptr<lost_text> lost = nullptr);
 
   /// Demonstrations `first` to `first + count - 1`, their answers masked as produced; behaviour log-probabilities and

@@ -1,6 +1,6 @@
 #pragma once
-// A sandbox whose environment is an object in this process: no isolation, no cost. For environments that are trusted and
-// whose steps return soon; the others get a process of their own behind the same actor interface.
+// A sandbox whose environment is an object in this process: no isolation, no cost. For environments that are trusted
+// and whose steps return soon; the others get a process of their own behind the same actor interface.
 
 #include <functional>
 #include <memory>
@@ -48,8 +48,8 @@ class in_process_sandbox : public sandbox_actor::base {
 };
 
 /// Makes in-process sandboxes for `pool`'s factory. `settings` are the environment's own; `type.make` has accepted them
-/// once before, so that a failure here is the environment's, and fails the episode. `lost`, shared by all of them, hears of
-/// the environments' text that has no token.
+/// once before, so that a failure here is the environment's, and fails the episode. `lost`, shared by all of them,
+/// hears of the environments' text that has no token.
 sandbox_factory in_process_sandboxes(environment_type type, nlohmann::json settings,
                                      std::shared_ptr<const tokenizer> text, std::shared_ptr<lost_text> lost = nullptr);
 

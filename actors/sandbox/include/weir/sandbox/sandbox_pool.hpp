@@ -17,10 +17,10 @@
 namespace weir {
 
 struct sandbox_pool_settings {
-  std::uint32_t sandboxes = 64;   ///< episodes at once, at least 1
-  std::uint32_t group_size = 8;   ///< episodes a task, at least 1
-  std::uint32_t max_turns = 1;    ///< an episode with as many turns is truncated
-  std::uint32_t retries = 1;      ///< a failed episode is started again so many times; then its group is dropped
+  std::uint32_t sandboxes = 64;  ///< episodes at once, at least 1
+  std::uint32_t group_size = 8;  ///< episodes a task, at least 1
+  std::uint32_t max_turns = 1;   ///< an episode with as many turns is truncated
+  std::uint32_t retries = 1;     ///< a failed episode is started again so many times; then its group is dropped
   std::chrono::milliseconds episode_timeout{600'000};
   sampling_params sampling;
   std::uint64_t seed = 0;

@@ -1,5 +1,6 @@
 #pragma once
-// Account of what a vocabulary could not say: a run whose prompts lose half their letters looks like one that learns badly.
+// Account of what a vocabulary could not say: a run whose prompts lose half their letters looks like one that learns
+// badly.
 
 #include <cstdint>
 #include <mutex>
@@ -13,7 +14,8 @@
 
 namespace weir {
 
-/// Texts of which bytes have no token, counted, with the first of them. Shared by all who encode for a run. Thread-safe.
+/// Texts of which bytes have no token, counted, with the first of them. Shared by all who encode for a run.
+/// Thread-safe.
 class lost_text {
  public:
   struct example {

@@ -28,8 +28,8 @@ class tokenizer {
 
   /// Added tokens, special ones included, are recognised in the text, as HF does by default; with `added` false they
   /// are text like any other: for text that is not to be trusted. Invalid UTF-8 becomes U+FFFD first. A byte that the
-  /// vocabulary does not have becomes the unknown token, or nothing if there is none; it is appended to `lost`, if that is
-  /// given.
+  /// vocabulary does not have becomes the unknown token, or nothing if there is none; it is appended to `lost`, if that
+  /// is given.
   std::vector<token> encode(std::string_view text, bool added = true, std::string* lost = nullptr) const;
 
   /// Ids outside the vocabulary are passed over. Bytes that are no UTF-8 become U+FFFD.
@@ -60,7 +60,8 @@ class tokenizer {
 /// Decodes token by token: text comes out as soon as its characters are whole.
 class stream_decoder {
  public:
-  explicit stream_decoder(tokenizer text, bool skip_special = true) : text_(std::move(text)), skip_special_(skip_special) {}
+  explicit stream_decoder(tokenizer text, bool skip_special = true)
+      : text_(std::move(text)), skip_special_(skip_special) {}
   /// The characters that this token completes; may be empty.
   std::string next(token id);
   /// What is left at the end, with U+FFFD for an unfinished character.

@@ -7,6 +7,7 @@
 namespace weir {
 
 /// Holds a tokenizer against reference values: a JSON array of {"text", "ids", "decoded", "decoded_skip_special"}.
-result<verification> verify_tokenizer(const std::filesystem::path& tokenizer_json, const std::filesystem::path& golden_json);
+result<verification> verify_tokenizer(const std::filesystem::path& tokenizer_json,
+                                      const std::filesystem::path& golden_json);
 
 }  // namespace weir

@@ -21,17 +21,17 @@ struct learner_settings {
   aggregation aggregate = aggregation::token_mean;
   advantage_kind advantages = advantage_kind::grpo;
   double advantage_eps = 1e-4;
-  double max_length = 1;              ///< for sequence_mean_token_sum_over_max_length
-  double temperature = 1;             ///< what the behaviour was sampled at
-  double entropy_bonus = 0;           ///< times the mean entropy, subtracted from the loss
-  std::uint32_t passes = 1;           ///< over each batch
-  std::uint32_t minibatches = 1;      ///< optimizer steps a pass
+  double max_length = 1;                    ///< for sequence_mean_token_sum_over_max_length
+  double temperature = 1;                   ///< what the behaviour was sampled at
+  double entropy_bonus = 0;                 ///< times the mean entropy, subtracted from the loss
+  std::uint32_t passes = 1;                 ///< over each batch
+  std::uint32_t minibatches = 1;            ///< optimizer steps a pass
   std::int64_t micro_batch_tokens = 16384;  ///< tokens (prompts included) whose activations are held at once
   /// Leaves out sequences whose advantage is 0 while computing: with no entropy bonus they have no gradient, so that
   /// nothing changes but the time. Divergences and entropy are then of the others.
   bool skip_zero_advantage = true;
   adamw_settings optimizer{2e-4, 0.9, 0.95, 1e-8, 0.01};
-  double clip_norm = 1;               ///< of the whole gradient; 0: off
+  double clip_norm = 1;  ///< of the whole gradient; 0: off
 };
 
 /// What one step did. Means are over the tokens trained on, at the first pass.
@@ -39,9 +39,9 @@ struct step_report {
   double loss = 0;           ///< mean over the minibatches
   double gradient_norm = 0;  ///< before clipping, mean over optimizer steps
   divergence off_policy;
-  double entropy = 0;        ///< nats, of the policy at the sampling temperature
-  double reward = 0;         ///< mean over the batch's trajectories
-  double success = 0;        ///< fraction of them
+  double entropy = 0;                  ///< nats, of the policy at the sampling temperature
+  double reward = 0;                   ///< mean over the batch's trajectories
+  double success = 0;                  ///< fraction of them
   std::int64_t groups_trained = 0;     ///< with rewards that differ; the others have no advantage, and no gradient
   std::int64_t sequences = 0;          ///< in the batch
   std::int64_t sequences_trained = 0;  ///< not left out
@@ -64,8 +64,8 @@ class learner {
   result<step_report> step(std::span<const trajectory_group> batch, weight_version version, double lr,
                            const std::stop_token& stop = {});
 
-  /// One step of supervised learning: mean cross-entropy of the tokens with mask 1. Returns the loss. Errors as of `step`;
-  /// `stop` is looked at before each micro-batch.
+  /// One step of supervised learning: mean cross-entropy of the tokens with mask 1. Returns the loss. Errors as of
+  /// `step`; `stop` is looked at before each micro-batch.
   result<double> supervised_step(std::span<const trajectory> batch, double lr, const std::stop_token& stop = {});
 
   /// Forgets moments and step count, as between warm start and reinforcement learning.

@@ -19,7 +19,8 @@ struct lr_schedule {
   double at(std::uint64_t done) const noexcept {
     if (done < warmup_steps) return lr * static_cast<double>(done + 1) / static_cast<double>(warmup_steps);
     if (decay == lr_decay::constant || total_steps <= warmup_steps) return lr;
-    const auto share = std::min(1.0, static_cast<double>(done - warmup_steps) / static_cast<double>(total_steps - warmup_steps));
+    const auto share =
+        std::min(1.0, static_cast<double>(done - warmup_steps) / static_cast<double>(total_steps - warmup_steps));
     return decay == lr_decay::linear ? lr * (1 - share) : lr * 0.5 * (1 + std::cos(std::numbers::pi * share));
   }
 };

@@ -73,9 +73,9 @@ at::Tensor aggregation_weights(const at::Tensor& mask, aggregation how, double m
 /// What a step looks at besides its loss, over the tokens of `mask`.
 struct divergence {
   double clip_fraction = 0;
-  double kl_behaviour = 0;                ///< mean of log behaviour - log policy (k1)
-  double importance_weight_mean = 0;      ///< mean of proximal / behaviour
-  double effective_sample_size = 0;       ///< (sum w)^2 / (n sum w^2) of the same weights, in (0, 1]
+  double kl_behaviour = 0;            ///< mean of log behaviour - log policy (k1)
+  double importance_weight_mean = 0;  ///< mean of proximal / behaviour
+  double effective_sample_size = 0;   ///< (sum w)^2 / (n sum w^2) of the same weights, in (0, 1]
 };
 
 /// Sums that add over micro-batches.

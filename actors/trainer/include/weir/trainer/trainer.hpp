@@ -18,34 +18,34 @@
 namespace weir {
 
 struct trainer_settings {
-  std::uint64_t steps = 1;              ///< trains until this version
-  std::uint64_t checkpoint_every = 0;   ///< steps; 0: only at the end
+  std::uint64_t steps = 1;             ///< trains until this version
+  std::uint64_t checkpoint_every = 0;  ///< steps; 0: only at the end
   lr_schedule lr;
-  std::uint32_t most_failed_steps = 10; ///< in a row; then training ends with the last one's error
-  int threads = 1;                      ///< intra-op threads
-  dtype weights = dtype::f32;           ///< of what is published; it computes in fp32
+  std::uint32_t most_failed_steps = 10;  ///< in a row; then training ends with the last one's error
+  int threads = 1;                       ///< intra-op threads
+  dtype weights = dtype::f32;            ///< of what is published; it computes in fp32
 };
 
 /// Where a step's time went, in seconds. They follow one another: their sum is the step's.
 struct stage_seconds {
   double wait_batch = 0;
   double train = 0;
-  double publish = 0;      ///< the copy, and the wait for a free region
+  double publish = 0;     ///< the copy, and the wait for a free region
   double checkpoint = 0;  ///< that was kept since the step before
   double total() const noexcept { return wait_batch + train + publish + checkpoint; }
 };
 
 struct training_step {
-  weight_version version = 0;   ///< after the step
+  weight_version version = 0;  ///< after the step
   step_report learned;
-  std::string failure;          ///< why the step was undone; empty if it was not. Its version has the same weights.
+  std::string failure;             ///< why the step was undone; empty if it was not. Its version has the same weights.
   std::uint64_t failed_steps = 0;  ///< so far
   double lr = 0;
-  double staleness_mean = 0;    ///< over trajectories: the version trained minus the oldest of the trajectory's tokens
+  double staleness_mean = 0;  ///< over trajectories: the version trained minus the oldest of the trajectory's tokens
   std::uint64_t staleness_max = 0;
-  std::int64_t tokens = 0;      ///< produced by the model, in the batch
-  std::uint64_t waiting = 0;    ///< complete groups left in the buffer
-  std::uint64_t dropped = 0;    ///< groups given up since the last step
+  std::int64_t tokens = 0;    ///< produced by the model, in the batch
+  std::uint64_t waiting = 0;  ///< complete groups left in the buffer
+  std::uint64_t dropped = 0;  ///< groups given up since the last step
   stage_seconds seconds;
 };
 
@@ -75,8 +75,8 @@ class trainer : public node<trainer_actor> {
   static constexpr port<trainer, weight_sink> versions{"versions"};
 
   /// `snapshots` has regions of the model's layout().bytes. `stop` makes a step under way end soon, undone.
-  trainer(caf::actor_config& config, learner what, trainer_settings settings, snapshot_writer snapshots, training_position start,
-          trainer_hooks hooks, std::stop_token stop = {});
+  trainer(caf::actor_config& config, learner what, trainer_settings settings, snapshot_writer snapshots,
+          training_position start, trainer_hooks hooks, std::stop_token stop = {});
   ~trainer() override;
 
   trainer_actor::behavior_type make_behavior() override;

@@ -2,11 +2,11 @@
 // Brings versions of weights from one machine to many: whole or as deltas, along a plan, each machine giving on what it
 // has checked. Bytes over a transport: no actor, no tensor.
 //
-// The source tells each receiver of one version at a time, always the newest: who is slow skips those between. A receiver
-// reads from its parent in the plan, and when that fails from the parent's parents, from the chunk that it has; the source
-// is the last of them. Every chunk is checked (XXH3) against what the source said of it, whoever passed it on, and a delta
-// against its base and its outcome. Receivers on one machine read what the first of them got, or what the source has, in
-// place, where the transport maps.
+// The source tells each receiver of one version at a time, always the newest: who is slow skips those between. A
+// receiver reads from its parent in the plan, and when that fails from the parent's parents, from the chunk that it
+// has; the source is the last of them. Every chunk is checked (XXH3) against what the source said of it, whoever passed
+// it on, and a delta against its base and its outcome. Receivers on one machine read what the first of them got, or
+// what the source has, in place, where the transport maps.
 //
 // Threads: an object of these classes belongs to one thread, which calls `progress` in a loop that sleeps on `event_fd`
 // for at most `patience`. Handlers are called from `progress`.
@@ -36,13 +36,13 @@ enum class delta_use : std::uint8_t {
 
 struct broadcast_settings {
   std::string listen = "127.0.0.1:0";
-  std::uint64_t bytes = 0;                 ///< of a version
-  std::vector<delta_range> ranges;         ///< how a version is divided for deltas, without a gap from 0 to `bytes`
-  std::optional<broadcast_shape> shape;    ///< none: chosen for each version
-  std::uint64_t chunk = 0;                 ///< bytes; 0: chosen
+  std::uint64_t bytes = 0;               ///< of a version
+  std::vector<delta_range> ranges;       ///< how a version is divided for deltas, without a gap from 0 to `bytes`
+  std::optional<broadcast_shape> shape;  ///< none: chosen for each version
+  std::uint64_t chunk = 0;               ///< bytes; 0: chosen
   delta_use delta = delta_use::off;
-  std::size_t delta_chain = 4;             ///< deltas kept for receivers that are some versions behind
-  bool share = true;                       ///< receivers on one machine get at its memory, where the transport can
+  std::size_t delta_chain = 4;  ///< deltas kept for receivers that are some versions behind
+  bool share = true;            ///< receivers on one machine get at its memory, where the transport can
 };
 
 /// What became of a version.
@@ -55,7 +55,7 @@ struct broadcast_report {
   std::uint64_t delta_bytes = 0;  ///< of its delta; 0 if there is none
   std::uint64_t wire_bytes = 0;   ///< that receivers took in
   double encode_seconds = 0;
-  double seconds = 0;             ///< from `publish` until every receiver had it
+  double seconds = 0;  ///< from `publish` until every receiver had it
 };
 
 struct source_handlers {
@@ -71,7 +71,8 @@ struct source_handlers {
 class broadcast_source {
  public:
   /// Listens at settings.listen. Throws std::invalid_argument for settings that make no sense.
-  static result<std::unique_ptr<broadcast_source>> make(const transport_maker& maker, broadcast_settings settings, source_handlers handlers);
+  static result<std::unique_ptr<broadcast_source>> make(const transport_maker& maker, broadcast_settings settings,
+                                                        source_handlers handlers);
   ~broadcast_source();
 
   /// Where receivers connect.
@@ -95,12 +96,12 @@ class broadcast_source {
 };
 
 struct receiver_settings {
-  std::string name;                   ///< in messages
-  std::string source;                 ///< the source's address
-  std::string listen = "127.0.0.1:0"; ///< where other receivers reach this one
-  std::uint64_t bytes = 0;            ///< of a version
-  std::size_t slots = 3;              ///< versions in memory: one is read, one was brought, one arrives
-  bool map = true;                    ///< read in place what is on this machine
+  std::string name;                                ///< in messages
+  std::string source;                              ///< the source's address
+  std::string listen = "127.0.0.1:0";              ///< where other receivers reach this one
+  std::uint64_t bytes = 0;                         ///< of a version
+  std::size_t slots = 3;                           ///< versions in memory: one is read, one was brought, one arrives
+  bool map = true;                                 ///< read in place what is on this machine
   std::uint64_t window = std::uint64_t{16} << 20;  ///< bytes asked for at a time
   std::chrono::milliseconds silence{5'000};        ///< a parent that says nothing for so long is given up
 };
@@ -110,10 +111,10 @@ struct arrived_weights {
   weight_version version = 0;
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
-  bool delta = false;            ///< it came as one
-  bool mapped = false;           ///< it is another process's memory
+  bool delta = false;   ///< it came as one
+  bool mapped = false;  ///< it is another process's memory
   std::uint64_t wire_bytes = 0;
-  double seconds = 0;            ///< since the announcement
+  double seconds = 0;  ///< since the announcement
 };
 
 struct receiver_handlers {
@@ -123,9 +124,10 @@ struct receiver_handlers {
 
 class broadcast_receiver {
  public:
-  /// Connects to the source. Should it be lost later, it is looked for again. Throws std::invalid_argument for settings that
-  /// make no sense.
-  static result<std::unique_ptr<broadcast_receiver>> make(const transport_maker& maker, receiver_settings settings, receiver_handlers handlers);
+  /// Connects to the source. Should it be lost later, it is looked for again. Throws std::invalid_argument for settings
+  /// that make no sense.
+  static result<std::unique_ptr<broadcast_receiver>> make(const transport_maker& maker, receiver_settings settings,
+                                                          receiver_handlers handlers);
   ~broadcast_receiver();
 
   /// Nobody here reads a version older than this one any more: the source hears of it.

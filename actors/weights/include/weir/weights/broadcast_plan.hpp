@@ -42,17 +42,20 @@ struct broadcast_plan {
 };
 
 /// Seconds that `shape` takes for `bytes` in chunks of `chunk` (> 0) to `receivers` machines; 0 for none of either.
-double predict_seconds(broadcast_shape shape, std::uint64_t bytes, std::uint64_t chunk, std::size_t receivers, const link_costs& costs);
+double predict_seconds(broadcast_shape shape, std::uint64_t bytes, std::uint64_t chunk, std::size_t receivers,
+                       const link_costs& costs);
 
 /// The best chunk for a shape: within the bounds, a multiple of 64 KiB; for fewer than two receivers the largest that
 /// still gives 16 chunks, so that checking overlaps the transfer.
 std::uint64_t best_chunk(broadcast_shape shape, std::uint64_t bytes, std::size_t receivers, const link_costs& costs);
 
 /// The fastest shape, or the one that is asked for, with its best chunk. Of equals the one with fewer hops.
-broadcast_plan choose_plan(std::optional<broadcast_shape> asked, std::uint64_t bytes, std::size_t receivers, const link_costs& costs);
+broadcast_plan choose_plan(std::optional<broadcast_shape> asked, std::uint64_t bytes, std::size_t receivers,
+                           const link_costs& costs);
 
-/// For receiver i of a plan, whom it reads from: its parent, and after that those to ask when the parent is gone, each the
-/// parent of the one before. Numbers are receivers', ascending order of arrival; the source, always last, is not listed.
+/// For receiver i of a plan, whom it reads from: its parent, and after that those to ask when the parent is gone, each
+/// the parent of the one before. Numbers are receivers', ascending order of arrival; the source, always last, is not
+/// listed.
 std::vector<std::size_t> ancestors(broadcast_shape shape, std::size_t receiver);
 
 /// "auto" is none. Error: invalid_argument, which names what there is.

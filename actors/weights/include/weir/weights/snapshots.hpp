@@ -16,7 +16,8 @@
 
 namespace weir {
 
-/// Where a version lies. `owner` keeps the memory, and for as long as the version is not released its content, in place.
+/// Where a version lies. `owner` keeps the memory, and for as long as the version is not released its content, in
+/// place.
 struct weight_content {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -65,7 +66,8 @@ class snapshot_writer {
     bool taken = false;
     weight_version version = 0;
   };
-  snapshot_writer(std::shared_ptr<weight_shelf> shelf, allocator allocate) : shelf_(std::move(shelf)), allocate_(std::move(allocate)) {}
+  snapshot_writer(std::shared_ptr<weight_shelf> shelf, allocator allocate)
+      : shelf_(std::move(shelf)), allocate_(std::move(allocate)) {}
   slot* free_slot() noexcept;
   std::shared_ptr<weight_shelf> shelf_;
   allocator allocate_;

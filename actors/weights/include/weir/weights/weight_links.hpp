@@ -1,7 +1,8 @@
 #pragma once
-// The actors at the two ends of a broadcast. Beside the trainer, a `weight_uplink` stands at the weight store as one more
-// reader: it has a version when every receiver elsewhere reads it. Where engines are, a `weight_downlink` brings versions
-// onto the process's shelf and publishes them to a weight store of that process, as the trainer does to its own.
+// The actors at the two ends of a broadcast. Beside the trainer, a `weight_uplink` stands at the weight store as one
+// more reader: it has a version when every receiver elsewhere reads it. Where engines are, a `weight_downlink` brings
+// versions onto the process's shelf and publishes them to a weight store of that process, as the trainer does to its
+// own.
 //
 // The bytes are moved by a thread of each actor's own, which waits on the transport; the actor itself only answers.
 
@@ -23,7 +24,8 @@ class broadcast_sender {
     std::function<void(const broadcast_report&)> on_delivered;  ///< from the thread
     std::function<void(const std::string&)> on_notice;          ///< from the thread
   };
-  static result<std::shared_ptr<broadcast_sender>> make(const transport_maker& maker, broadcast_settings settings, handlers h = {});
+  static result<std::shared_ptr<broadcast_sender>> make(const transport_maker& maker, broadcast_settings settings,
+                                                        handlers h = {});
   ~broadcast_sender();
   const std::string& address() const noexcept;
   /// From any thread; the memory stays usable after this object.
@@ -39,7 +41,8 @@ class broadcast_sender {
 class weight_uplink : public node<weight_uplink_actor> {
  public:
   /// `shelf` is the trainer's, with regions that `from` allocated.
-  weight_uplink(caf::actor_config& config, std::shared_ptr<broadcast_sender> from, std::shared_ptr<const weight_shelf> shelf);
+  weight_uplink(caf::actor_config& config, std::shared_ptr<broadcast_sender> from,
+                std::shared_ptr<const weight_shelf> shelf);
   weight_uplink_actor::behavior_type make_behavior() override;
   void on_exit() override;
 
@@ -55,8 +58,9 @@ class weight_uplink : public node<weight_uplink_actor> {
 };
 
 struct weight_downlink_observer {
-  std::function<void(const arrived_weights&)> on_arrived;   ///< from the actor's thread for bytes; the content is not to be kept
-  std::function<void(const std::string&)> on_notice;        ///< from that thread
+  std::function<void(const arrived_weights&)>
+      on_arrived;  ///< from the actor's thread for bytes; the content is not to be kept
+  std::function<void(const std::string&)> on_notice;  ///< from that thread
 };
 
 class weight_downlink : public node<weight_downlink_actor> {
@@ -65,8 +69,8 @@ class weight_downlink : public node<weight_downlink_actor> {
   static constexpr port<weight_downlink, weight_sink> versions{"versions"};
 
   /// Connects to the source of settings.source when it starts; an error there ends the actor with it.
-  weight_downlink(caf::actor_config& config, transport_maker maker, receiver_settings settings, std::shared_ptr<weight_shelf> shelf,
-                  weight_downlink_observer observer = {});
+  weight_downlink(caf::actor_config& config, transport_maker maker, receiver_settings settings,
+                  std::shared_ptr<weight_shelf> shelf, weight_downlink_observer observer = {});
   ~weight_downlink() override;
   weight_downlink_actor::behavior_type make_behavior() override;
   void on_exit() override;

@@ -21,14 +21,14 @@ struct weight_store_settings {
 /// What the store knows, told after every change, on the actor's thread.
 struct weight_store_state {
   weight_version published = 0;
-  weight_version live = 0;        ///< what every engine holds, or newer
-  std::uint64_t failures = 0;     ///< adoptions that failed
+  weight_version live = 0;     ///< what every engine holds, or newer
+  std::uint64_t failures = 0;  ///< adoptions that failed
   std::string last_failure;
-  double live_seconds = 0;        ///< from when `live` was published until every engine had adopted it
+  double live_seconds = 0;  ///< from when `live` was published until every engine had adopted it
 };
 
-/// Each engine is sent one version at a time, always the newest: an engine that is slow skips those between. A version's
-/// region is released once no engine holds it, takes it, or could still be sent it.
+/// Each engine is sent one version at a time, always the newest: an engine that is slow skips those between. A
+/// version's region is released once no engine holds it, takes it, or could still be sent it.
 class weight_store : public node<weight_store_actor> {
  public:
   /// The rollout engines. One that is connected late is sent the newest version.
