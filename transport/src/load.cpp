@@ -140,9 +140,13 @@ std::vector<std::string> plugin_folders() {
   }
   if (const auto here = own_folder(); !here.empty()) {
     add(here);
-    add(here / "../lib/weir");
+    // A program in PREFIX/bin, or one of Weir's own in PREFIX/libexec/weir/bench.
+    const auto of_weir =
+        here.parent_path().parent_path().filename() == "libexec" && here.parent_path().filename() == "weir";
+    const auto lib = here / (of_weir ? "../../../lib" : "../lib");
+    add(lib / "weir");
 #ifdef WEIR_MULTIARCH
-    add(here / "../lib" / WEIR_MULTIARCH / "weir");
+    add(lib / WEIR_MULTIARCH / "weir");
 #endif
   }
 #ifdef WEIR_PLUGIN_FOLDER

@@ -15,7 +15,7 @@ constexpr std::uint64_t least_chunks = 16;
 /// Levels of a binary tree below the source, whose first level is one machine: the source sends once.
 double height(std::size_t receivers) { return static_cast<double>(std::bit_width(receivers)); }
 
-/// How many chunk times pass after the source's last chunk has left it.
+/// How many hops the last chunk that leaves the source has before it.
 double hops(broadcast_shape shape, std::size_t receivers) {
   switch (shape) {
     case broadcast_shape::direct:
@@ -60,12 +60,12 @@ double predict_seconds(broadcast_shape shape, std::uint64_t bytes, std::uint64_t
   if (bytes == 0 || receivers == 0) return 0;
   const auto size = static_cast<double>(std::min(chunk, bytes));
   const auto chunks = std::ceil(static_cast<double>(bytes) / size);
-  return sends(shape, receivers) * (chunks + hops(shape, receivers)) *
+  return sends(shape, receivers) * (chunks + costs.hop_chunks * hops(shape, receivers)) *
          (costs.chunk_seconds + size / costs.bytes_per_second);
 }
 
 std::uint64_t best_chunk(broadcast_shape shape, std::uint64_t bytes, std::size_t receivers, const link_costs& costs) {
-  const auto waits = receivers < 2 ? 0 : hops(shape, receivers);
+  const auto waits = receivers < 2 ? 0 : costs.hop_chunks * hops(shape, receivers);
   const auto best = waits > 0
                         ? std::sqrt(static_cast<double>(bytes) * costs.bytes_per_second * costs.chunk_seconds / waits)
                         : static_cast<double>(bytes / least_chunks);

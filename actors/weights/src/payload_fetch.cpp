@@ -23,6 +23,7 @@ payload_fetch::payload_fetch(const payload_size& size, std::span<std::byte> into
       local_(first_is_local),
       settings_(settings),
       hooks_(std::move(h)),
+      window_(whole_window()),
       chunks_(chunks_of(size), chunk_state::missing) {}
 
 void payload_fetch::offered(const connection& by, const offer& what) {
@@ -62,10 +63,6 @@ void payload_fetch::next_parent(const std::string& why) {
                 std::to_string(chunks_.size()) + " chunks are here");
 }
 
-std::size_t payload_fetch::window() const {
-  return std::max<std::uint64_t>(2, size_.chunk == 0 ? 2 : settings_.window_bytes / size_.chunk);
-}
-
 std::size_t payload_fetch::work() {
   if (ended_) return 0;
   if (whole_ == chunks_.size() && asked_ == 0 && (!region_.empty() || !chunks_.empty())) {
@@ -88,6 +85,7 @@ std::size_t payload_fetch::work() {
       whole_ = next_ = got_bytes_ = 0;
     }
     there_ = mismatches_ = 0;
+    window_ = whole_window();
     ++parent_number_;
   }
   if (parent_number_ == parents_) {
@@ -109,7 +107,7 @@ std::size_t payload_fetch::work() {
   if (region_.empty()) return 0;
   std::size_t done = 0;
   while (next_ < chunks_.size() && chunks_[next_] != chunk_state::missing) ++next_;
-  for (auto i = next_; i < there_ && asked_ < window(); ++i)
+  for (auto i = next_; i < there_ && asked_ < window_.chunks(); ++i)
     if (chunks_[i] == chunk_state::missing) ask(i), ++done;
   return done;
 }
@@ -117,13 +115,14 @@ std::size_t payload_fetch::work() {
 void payload_fetch::ask(std::uint64_t index) {
   chunks_[index] = chunk_state::asked;
   ++asked_;
-  parent_->get(region_, index * size_.chunk, chunk_of(into_, size_, index), clock::now() + settings_.chunk_deadline,
-               [this, index, alive = std::weak_ptr(alive_)](const result<void>& outcome) {
-                 if (!alive.expired()) got(index, outcome);
+  const auto now = clock::now();
+  parent_->get(region_, index * size_.chunk, chunk_of(into_, size_, index), now + settings_.chunk_deadline,
+               [this, index, now, alive = std::weak_ptr(alive_)](const result<void>& outcome) {
+                 if (!alive.expired()) got(index, now, outcome);
                });
 }
 
-void payload_fetch::got(std::uint64_t index, const result<void>& outcome) {
+void payload_fetch::got(std::uint64_t index, clock::time_point asked, const result<void>& outcome) {
   --asked_;
   chunks_[index] = chunk_state::missing;
   next_ = std::min(next_, index);
@@ -133,6 +132,7 @@ void payload_fetch::got(std::uint64_t index, const result<void>& outcome) {
   }
   heard_ = clock::now();
   const auto chunk = chunk_of(into_, size_, index);
+  if (chunk.size() == size_.chunk) window_.answered(std::chrono::duration<double>(heard_ - asked).count());
   if (!local()) got_bytes_ += chunk.size();
   if (!local() && chunk_checksum(chunk) != checksums_[index]) {
     // Once may be a bit that flipped on the way; twice is a parent whose memory is wrong.

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "broadcast_frames.hpp"
+#include "fetch_window.hpp"
 #include "weir/transport/transport.hpp"
 
 namespace weir::broadcast {
 
 struct fetch_settings {
-  std::uint64_t window_bytes = std::uint64_t{16} << 20;  ///< asked for at a time; at least two chunks are
+  std::uint64_t window_bytes = std::uint64_t{16} << 20;  ///< asked for at a time, at most; or two chunks
   std::chrono::milliseconds chunk_deadline{10'000};
   std::chrono::milliseconds silence{3'000};  ///< without a word, a parent counts as hung
 };
@@ -52,10 +53,12 @@ class payload_fetch {
  private:
   enum class chunk_state : std::uint8_t { missing, asked, whole };
   bool from_parent(const connection& by) const { return parent_ && parent_.get() == &by && !leaving_; }
+  fetch_window whole_window() const {
+    return fetch_window(settings_.window_bytes / std::max<std::uint64_t>(1, size_.chunk));
+  }
   void next_parent(const std::string& why);
   void ask(std::uint64_t index);
-  void got(std::uint64_t index, const result<void>& outcome);
-  std::size_t window() const;
+  void got(std::uint64_t index, std::chrono::steady_clock::time_point asked, const result<void>& outcome);
 
   payload_size size_;
   std::span<std::byte> into_;
@@ -72,6 +75,7 @@ class payload_fetch {
   bool ended_ = false;
   std::string last_failure_;
   std::chrono::steady_clock::time_point heard_{};
+  fetch_window window_;  ///< of this parent
   std::vector<std::uint64_t> checksums_;
   std::vector<chunk_state> chunks_;
   std::uint64_t whole_ = 0;  ///< chunks from the start without a gap

@@ -13,6 +13,9 @@ TEST_CASE("predictions are the formulas'") {
   CHECK(predict_seconds(broadcast_shape::chain, 100'000'000, 1'000'000, 8, costs) == Approx(107 * 0.011));
   CHECK(predict_seconds(broadcast_shape::tree, 100'000'000, 1'000'000, 8, costs) ==
         Approx(2 * 103 * 0.011));  // height 4
+  const link_costs slow_hops{1e8, 1e-3, 3};
+  CHECK(predict_seconds(broadcast_shape::chain, 100'000'000, 1'000'000, 8, slow_hops) == Approx(121 * 0.011));
+  CHECK(best_chunk(broadcast_shape::chain, 2'000'000'000, 8, {1e9, 1e-3, 3}) == Approx(9.76e6).epsilon(0.01));
   CHECK(predict_seconds(broadcast_shape::chain, 0, 1'000'000, 8, costs) == 0);
   // At the best chunk the chain takes (sqrt(S/B) + sqrt((N-1) a))^2: 2.1 and 6.4 % above S/B for 8 and 64 receivers of
   // 16 GB at 12.5 GB/s, a = 20 us.

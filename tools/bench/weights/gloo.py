@@ -11,7 +11,7 @@ import torch.multiprocessing as mp
 def work(rank, world, size, rounds, where):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + where, rank=rank, world_size=world)
-    data = torch.zeros(size // 2, dtype=torch.int16)
+    data = torch.zeros(size, dtype=torch.uint8)
     best = float("inf")
     for turn in range(rounds + 1):
         if rank == 0:

@@ -107,6 +107,7 @@ int on_hosts(report& r, const std::string& program, const options& o) {
     return std::cerr << "no network namespaces with links of " << o.rate
                      << ": that takes root, ip and tc (apt install iproute2)\n",
            1;
+  ::setenv("UCX_TLS", "tcp", 0);  // they are one machine to UCX
   const auto spread = [&](std::size_t receivers) {
     std::string command = "ip netns exec " + hosts.name(0) + " '" + program + "' --on " +
                           hosts.name(0).substr(0, hosts.name(0).size() - 1) + " --transport " + o.spread.transport +

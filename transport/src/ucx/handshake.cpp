@@ -129,7 +129,15 @@ result<agreed> service::agree_as_server(const transport_id& peer, const std::str
 
 /// Never slow without a word.
 void service::look_at(const endpoint& e, const whereabouts& there, bool maps, const std::string& peer) {
-  if (maps || told_of_path_ || e.path().within_host || !one_machine(here_, there)) return;
+  if (maps || told_of_path_) return;
+  // UCX signals its shared memory's readers by Unix sockets, whose names are a network namespace's own.
+  if (e.path().within_host && here_.machine == there.machine && here_.network != there.network) {
+    told_of_path_ = true;
+    return notice("bulk data of " + peer + " goes by ucx: " + e.path().bulk +
+                  ", between two network namespaces, where nothing wakes its reader: it will be slow; set UCX_TLS=tcp "
+                  "at both");
+  }
+  if (e.path().within_host || !one_machine(here_, there)) return;
   told_of_path_ = true;
   notice(
       "bulk data of " + peer + " goes by ucx: " + e.path().bulk +

@@ -7,7 +7,9 @@
 //   direct: N S/c (a + c/B)             the source sends everything N times
 //   chain:  (S/c + N - 1) (a + c/B)     a pipeline (van de Geijn and Watts 1997; Thakur et al. 2005, section 3)
 //   tree:   2 (S/c + h - 1) (a + c/B)   binary, pipelined, of height h: each machine sends every chunk twice
-// No plan takes less than S/B. The chain's best chunk is sqrt(S B a / (N - 1)), where its derivative is zero.
+// No plan takes less than S/B. The chain's best chunk is sqrt(S B a / (N - 1)), where its derivative is zero. A real
+// relay is more than one chunk behind its parent: one arrives, one is checked, some wait on the way. With k chunks for
+// each hop, k (N - 1) stands for N - 1, and k (h - 1) for h - 1.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,10 +31,11 @@ const char* to_string(broadcast_shape shape) noexcept;
 struct link_costs {
   double bytes_per_second = 1e9;  ///< B, > 0
   double chunk_seconds = 1e-4;    ///< a, > 0: request, notice and check of a chunk, whatever its size
+  double hop_chunks = 1;          ///< k, > 0: how many chunks a relay is behind its parent
 };
 
 /// Bounds of chosen chunks, in bytes.
-inline constexpr std::uint64_t smallest_chunk = std::uint64_t{1} << 20;
+inline constexpr std::uint64_t smallest_chunk = std::uint64_t{128} << 10;
 inline constexpr std::uint64_t largest_chunk = std::uint64_t{32} << 20;
 
 struct broadcast_plan {
