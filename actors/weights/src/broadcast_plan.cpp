@@ -10,7 +10,8 @@ namespace weir {
 namespace {
 
 constexpr std::uint64_t granule = std::uint64_t{64} << 10;
-constexpr std::uint64_t least_chunks = 16;
+// Measured over loopback: larger ones have left the cache before they are checked, smaller ones cost more requests.
+constexpr std::uint64_t least_chunks = 64, checked_in_cache = std::uint64_t{4} << 20;
 
 /// Levels of a binary tree below the source, whose first level is one machine: the source sends once.
 double height(std::size_t receivers) { return static_cast<double>(std::bit_width(receivers)); }
@@ -68,7 +69,7 @@ std::uint64_t best_chunk(broadcast_shape shape, std::uint64_t bytes, std::size_t
   const auto waits = receivers < 2 ? 0 : costs.hop_chunks * hops(shape, receivers);
   const auto best = waits > 0
                         ? std::sqrt(static_cast<double>(bytes) * costs.bytes_per_second * costs.chunk_seconds / waits)
-                        : static_cast<double>(bytes / least_chunks);
+                        : static_cast<double>(std::min(bytes / least_chunks, checked_in_cache));
   const auto bounded = std::clamp(best, static_cast<double>(smallest_chunk), static_cast<double>(largest_chunk));
   return (static_cast<std::uint64_t>(bounded) + granule / 2) / granule * granule;
 }

@@ -49,7 +49,7 @@ double predict_seconds(broadcast_shape shape, std::uint64_t bytes, std::uint64_t
                        const link_costs& costs);
 
 /// The best chunk for a shape: within the bounds, a multiple of 64 KiB; for fewer than two receivers the largest that
-/// still gives 16 chunks, so that checking overlaps the transfer.
+/// still gives 64 chunks, at most 4 MiB, so that checking overlaps the transfer.
 std::uint64_t best_chunk(broadcast_shape shape, std::uint64_t bytes, std::size_t receivers, const link_costs& costs);
 
 /// The fastest shape, or the one that is asked for, with its best chunk. Of equals the one with fewer hops.
