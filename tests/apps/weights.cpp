@@ -51,3 +51,42 @@ TEST_CASE("a transport that there is not, or an option that it does not take, is
     CHECK_FALSE(fs::exists(place / "run/metrics.jsonl"));
   }
 }
+
+TEST_CASE(
+    "a run that trains some tensors publishes those alone, whatever the transport, and leaves the others as they "
+    "were") {
+  scratch place;
+  const std::vector<std::string> sets{"trainer.tensors=[\"model.layers.*\"]", "warm_start.steps=20"};
+  std::map<std::string, std::string> first;
+  for (const std::string way : {"inproc", "tcp"}) {
+    auto with = sets;
+    with.push_back("weights.transport=" + way);
+    const auto run = weir_run(place, small_run(place / way, with));
+    INFO(run.output);
+    REQUIRE(run.code == 0);
+    const auto state = learner_state(newest_checkpoint(place / way));
+    if (first.empty())
+      first = state;
+    else
+      CHECK(state == first);
+  }
+  // The same seed without a step: what the model began with.
+  REQUIRE(weir_run(place, small_run(place / "begin", {"trainer.steps=1", "warm_start.steps=0", "trainer.lr=0"})).code ==
+          0);
+  const auto before = weir::safetensors_file::open(fs::path(newest_checkpoint(place / "begin")) / "model.safetensors"),
+             after = weir::safetensors_file::open(fs::path(newest_checkpoint(place / "tcp")) / "model.safetensors");
+  REQUIRE(before);
+  REQUIRE(after);
+  std::size_t changed = 0;
+  for (const auto& [name, entry] : before->entries()) {
+    CAPTURE(name);
+    const auto& other = after->entries().at(name);
+    const bool same = std::equal(entry.bytes.begin(), entry.bytes.end(), other.bytes.begin(), other.bytes.end());
+    CHECK(same != name.starts_with("model.layers."));
+    changed += same ? 0 : 1;
+  }
+  CHECK(changed > 0);
+  const auto none = weir_run(place, small_run(place / "none", {"trainer.tensors=[\"*lora*\"]"}));
+  CHECK(none.code == 2);
+  CHECK(none.says("trainer.tensors: no tensor of the model matches \"*lora*\""));
+}

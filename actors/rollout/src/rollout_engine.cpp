@@ -14,12 +14,14 @@ namespace weir {
 
 rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
                                std::shared_ptr<const weight_shelf> weights,
-                               std::function<void(const rollout_activity&)> observer)
+                               std::function<void(const rollout_activity&)> observer,
+                               std::shared_ptr<const causal_lm> base)
     : node(config),
       config_(std::move(model)),
       settings_(std::move(settings)),
       weights_(std::move(weights)),
-      observer_(std::move(observer)) {
+      observer_(std::move(observer)),
+      base_(std::move(base)) {
   if (settings_.slots < 1 || settings_.prefill_tokens < 1)
     throw std::invalid_argument("an engine has at least one slot and prefills at least one token");
   if (settings_.max_context < 2 || settings_.max_context > config_.max_positions)
@@ -93,11 +95,13 @@ promise<generation> rollout_engine::accept(const generate_request& request) {
 promise<weights_adopted> rollout_engine::adopt(const adopt_weights& news) {
   auto answer = make_response_promise<weights_adopted>();
   auto view = weights_->find(news.version);
-  const auto expected = causal_lm::layout(config_).bytes / sizeof(float) * size_of(settings_.weights);
-  if (view && view->bytes.size() != expected)
+  if (view)
+    if (auto fits = understand(weights_->layout()); !fits)
+      view = fail(fits.error().code, "weight version " + std::to_string(news.version) + ": " + fits.error().message);
+  if (view && view->bytes.size() != plan_->published_bytes())
     view = fail(errc::invalid_data, "weight version " + std::to_string(news.version) + " has " +
-                                        std::to_string(view->bytes.size()) + " bytes, the engine's model has " +
-                                        std::to_string(expected));
+                                        std::to_string(view->bytes.size()) + " bytes, its layout has " +
+                                        std::to_string(plan_->published_bytes()));
   if (!view) {
     answer.deliver(to_caf(view.error()));
     return answer;
@@ -114,20 +118,41 @@ promise<weights_adopted> rollout_engine::adopt(const adopt_weights& news) {
   return answer;
 }
 
+/// Works out, once for a layout, how versions become what the engine computes in.
+result<void> rollout_engine::understand(std::shared_ptr<const manifest> layout) {
+  if (plan_ && layout == understood_) return {};
+  const auto own = causal_lm::layout(config_);
+  auto plan = layout_plan::make(layout ? *layout : own, own, base_ ? layout_fit::partial : layout_fit::exact);
+  if (!plan) return fail(plan.error());
+  plan_ = std::move(*plan);
+  understood_ = std::move(layout);
+  return {};
+}
+
 /// The version's parameters in fp32: in place where they are so already, else in the copy that the model does not read.
 at::Tensor rollout_engine::parameters(std::span<const std::byte> bytes) {
-  const auto type = scalar_type(settings_.weights);
-  const auto count = static_cast<std::int64_t>(bytes.size() / size_of(settings_.weights));
-  // Read only from here on, whatever the pointer's type says.
-  const auto here = at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, type);
-  if (type == at::kFloat && settings_.device == "cpu") return here;
+  const auto as_they_are = [&](dtype type) {
+    // Read only from here on, whatever the pointer's type says.
+    return at::from_blob(const_cast<std::byte*>(bytes.data()),
+                         {static_cast<std::int64_t>(bytes.size() / size_of(type))}, scalar_type(type));
+  };
+  const bool on_host = settings_.device == "cpu";
+  if (plan_->in_place() && on_host) return as_they_are(dtype::f32);
+  const auto count = static_cast<std::int64_t>(plan_->target().bytes / sizeof(float));
   if (!own_) {
-    own_ = std::make_unique<at::Tensor[]>(2);
-    for (int i = 0; i < 2; ++i)
+    own_ = std::make_unique<at::Tensor[]>(3);
+    for (int i = 0; i < 2; ++i) {
       own_[i] = at::empty({count}, at::TensorOptions(at::kFloat).device(at::Device(settings_.device)));
+      if (base_) own_[i].copy_(base_->flat().detach());
+    }
   }
   turn_ = 1 - turn_;
-  return own_[turn_].copy_(here);
+  auto& into = own_[turn_];
+  if (const auto type = plan_->as_a_whole()) return into.copy_(as_they_are(*type));
+  auto& host = on_host ? into : own_[2];
+  if (!host.defined()) host = base_ ? base_->flat().detach().to(at::kCPU).clone() : at::empty({count}, at::kFloat);
+  plan_->apply(bytes, {static_cast<std::byte*>(host.data_ptr()), plan_->target().bytes});
+  return on_host ? into : into.copy_(host);
 }
 
 /// One more step is due if there is work and weights. Sent, not called: what came meanwhile is answered first.

@@ -10,6 +10,7 @@
 #include "batching.hpp"
 #include "weir/policy/evaluation.hpp"
 #include "weir/policy/safetensors.hpp"
+#include "weir/weights/layout_plan.hpp"
 
 namespace weir {
 
@@ -17,9 +18,39 @@ struct learner::impl {
   causal_lm model;
   learner_settings settings;
   adamw optimizer;
+  std::vector<adamw::range> trained;  ///< of the flat buffer
 
   impl(causal_lm m, learner_settings s) : model(std::move(m)), settings(std::move(s)), optimizer(model.flat()) {
     model.flat_grad();
+    find_trained();
+  }
+
+  void find_trained() {
+    if (settings.trained.empty()) {
+      trained.emplace_back(0, model.flat().numel());
+      return;
+    }
+    auto some = select_tensors(model.layout(), settings.trained);
+    if (!some) throw std::invalid_argument(some.error().message);
+    for (const auto& t : model.layout().tensors) {
+      const auto named =
+          std::any_of(some->tensors.begin(), some->tensors.end(), [&](const auto& s) { return s.name == t.name; });
+      const auto begin = static_cast<std::int64_t>(t.offset / 4), end = begin + static_cast<std::int64_t>(t.bytes / 4);
+      if (named && !trained.empty() && trained.back().second == begin)
+        trained.back().second = end;
+      else if (named)
+        trained.emplace_back(begin, end);
+    }
+  }
+
+  /// What does not learn has no gradient.
+  void freeze(const at::Tensor& grad) const {
+    std::int64_t from = 0;
+    for (const auto& [begin, end] : trained) {
+      if (begin > from) grad.detach().narrow(0, from, begin - from).zero_();
+      from = end;
+    }
+    if (from < grad.numel()) grad.detach().narrow(0, from, grad.numel() - from).zero_();
   }
 
   /// What a failed step goes back to.
@@ -204,6 +235,7 @@ result<void> learner::impl::find_proximal(std::vector<std::vector<sample>>& part
 result<double> learner::impl::apply(double lr, const std::string& what) {
   at::NoGradGuard none;
   const auto& grad = model.flat_grad();
+  freeze(grad);
   const auto norm = grad.norm().item<double>();
   if (!std::isfinite(norm)) {
     for (const auto& spec : model.layout().tensors) {
@@ -219,7 +251,7 @@ result<double> learner::impl::apply(double lr, const std::string& what) {
   if (settings.clip_norm > 0 && norm > settings.clip_norm) grad.detach().mul_(settings.clip_norm / (norm + 1e-6));
   auto s = settings.optimizer;
   s.lr = lr;
-  optimizer.step(model.flat(), grad, s);
+  optimizer.step(model.flat(), grad, s, trained);
   return norm;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "weir/policy/threads.hpp"
@@ -30,6 +31,12 @@ void measure_staleness(const training_batch& batch, training_step& step) {
   if (count > 0) step.staleness_mean = sum / static_cast<double>(count);
 }
 
+published_form form_of(const causal_lm& model, const snapshot_writer& snapshots) {
+  auto form = published_form::make(model.layout(), snapshots.layout().get());
+  if (!form) throw std::invalid_argument("the model cannot be published: " + form.error().message);
+  return std::move(*form);
+}
+
 }  // namespace
 
 trainer::trainer(caf::actor_config& config, learner what, trainer_settings settings, snapshot_writer snapshots,
@@ -38,6 +45,7 @@ trainer::trainer(caf::actor_config& config, learner what, trainer_settings setti
       learner_(std::move(what)),
       settings_(settings),
       snapshots_(std::move(snapshots)),
+      form_(form_of(learner_.model(), snapshots_)),
       hooks_(std::move(hooks)),
       stop_(std::move(stop)),
       version_(start.version),
@@ -84,7 +92,7 @@ void trainer::advance() {
 bool trainer::publish() {
   const auto into = snapshots_.next();
   if (into.empty()) return false;
-  learner_.model().copy_to(into, settings_.weights);
+  form_.write(learner_.model(), into);
   // The answer comes when the region is free again, however long engines read it.
   request(*versions_, caf::infinite, snapshots_.publish(version_))
       .then(

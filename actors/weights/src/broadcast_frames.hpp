@@ -20,7 +20,7 @@ namespace weir::broadcast {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
-inline constexpr std::uint32_t protocol = 1;
+inline constexpr std::uint32_t protocol = 2;
 inline constexpr weight_version no_base = ~weight_version{0};
 
 /// The bytes that make `version`: all of them, or what turns `base` into it.
@@ -45,10 +45,18 @@ struct payload_size {
 struct hello {
   static constexpr std::uint8_t kind = 1;
   std::uint32_t protocol = broadcast::protocol;
-  std::uint8_t join = 0;  ///< to the source: send announcements
-  std::uint64_t snapshot_bytes = 0;
+  std::uint8_t join = 0;             ///< to the source: send announcements
+  std::uint64_t snapshot_bytes = 0;  ///< of a version, as far as it knows; 0: it asks
   std::string name, address, host;
   auto fields() { return std::tie(protocol, join, snapshot_bytes, name, address, host); }
+};
+
+/// Source -> receiver that joins: what versions are like.
+struct welcome {
+  static constexpr std::uint8_t kind = 9;
+  std::uint64_t snapshot_bytes = 0;
+  std::string description;
+  auto fields() { return std::tie(snapshot_bytes, description); }
 };
 
 /// Source -> receiver: there is a version. `deltas` form a chain that ends there; it may be empty. Whom to ask for it,
@@ -115,7 +123,7 @@ struct status {
   auto fields() { return std::tie(arrived, adopted, failed, wire_bytes, microseconds, delta, mapped, why); }
 };
 
-using frame = std::variant<hello, announce, subscribe, offer, refuse, ready, release, status>;
+using frame = std::variant<hello, welcome, announce, subscribe, offer, refuse, ready, release, status>;
 
 class frame_writer {
  public:
@@ -187,8 +195,8 @@ inline result<frame> read(std::span<const std::byte> bytes) {
     found = std::move(empty);
     return true;
   };
-  if (take(hello{}) || take(announce{}) || take(subscribe{}) || take(offer{}) || take(refuse{}) || take(ready{}) ||
-      take(release{}) || take(status{}))
+  if (take(hello{}) || take(welcome{}) || take(announce{}) || take(subscribe{}) || take(offer{}) || take(refuse{}) ||
+      take(ready{}) || take(release{}) || take(status{}))
     return found;
   return fail(errc::invalid_data,
               "a frame of kind " + std::to_string(kind) + " that is malformed or of another version");

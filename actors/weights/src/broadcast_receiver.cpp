@@ -68,6 +68,7 @@ struct broadcast_receiver::state {
   std::string address, host;
   std::shared_ptr<connection> source;
   clock_::time_point source_again{};
+  bool left = false;
   std::map<std::string, std::shared_ptr<connection>> parents;  ///< by address
   std::vector<std::shared_ptr<connection>> children;
   std::optional<announce> next;
@@ -124,7 +125,7 @@ struct broadcast_receiver::state {
   void on_closed(connection& gone, const std::string& why) {
     const auto kept = holder(gone);
     for (const auto& id : server.closed(gone))
-      if (auto* s = slots->find(id.version); s != nullptr && !id.is_delta()) s->spoiled = true;
+      if (auto* s = slots ? slots->find(id.version) : nullptr; s != nullptr && !id.is_delta()) s->spoiled = true;
     if (current && current->fetch) current->fetch->lost(gone, why);
     if (current && current->mapping.get() == &gone) map_failed("the connection is gone: " + why);
     std::erase_if(parents, [&](const auto& p) { return p.second.get() == &gone; });
@@ -142,11 +143,16 @@ struct broadcast_receiver::state {
     auto f = broadcast::read(bytes);
     if (!f) return drop(peer, f.error().message);
     if (std::get_if<hello>(&*f)) return;
+    if (const auto* w = std::get_if<welcome>(&*f)) {
+      if (peer != source) return drop(peer, "it welcomes, and is not the source");
+      if (auto fits = joined(*w); !fits) leave(fits.error().message);
+      return;
+    }
     if (const auto* s = std::get_if<subscribe>(&*f)) return server.subscribed(peer, *s);
     if (const auto* r = std::get_if<release>(&*f)) return server.released(from, r->id);
     if (const auto* a = std::get_if<announce>(&*f)) {
       if (peer != source) return drop(peer, "it announces versions, and is not the source");
-      if (a->snapshot.bytes != settings.bytes || a->snapshot.chunk < least_chunk)
+      if (!slots || a->snapshot.bytes != settings.bytes || a->snapshot.chunk < least_chunk)
         return drop(peer, "it announces versions of another size");
       next = *a;
       return;
@@ -157,6 +163,29 @@ struct broadcast_receiver::state {
     if (const auto* o = std::get_if<offer>(&*f)) current->fetch->offered(from, *o);
     if (const auto* r = std::get_if<refuse>(&*f)) current->fetch->refused(from, *r);
     if (const auto* r = std::get_if<ready>(&*f)) current->fetch->told(from, *r);
+  }
+
+  /// What versions are like.
+  result<void> joined(const welcome& w) {
+    if (w.snapshot_bytes == 0 || (settings.bytes != 0 && w.snapshot_bytes != settings.bytes))
+      return fail(errc::invalid_data, "its versions have " + std::to_string(w.snapshot_bytes) +
+                                          " bytes, expected are " + std::to_string(settings.bytes));
+    settings.bytes = w.snapshot_bytes;
+    if (!slots) {
+      auto memory = version_slots::make(*data, settings.slots, settings.bytes);
+      if (!memory) return fail(memory.error());
+      slots = std::move(*memory);
+    }
+    return handlers.on_joined ? handlers.on_joined(settings.bytes, w.description) : result<void>{};
+  }
+
+  /// The source is no use to this receiver: for good.
+  void leave(const std::string& why) {
+    notice("the source of weights at " + settings.source + " is let go of for good: " + why);
+    left = true;
+    source->close();
+    source.reset();
+    next.reset();
   }
 
   void drop(const std::shared_ptr<connection>& peer, const std::string& why) {
@@ -390,7 +419,7 @@ struct broadcast_receiver::state {
 
   std::size_t progress() {
     auto done = data->progress();
-    if (!source && clock_::now() >= source_again) {
+    if (!source && !left && clock_::now() >= source_again) {
       if (join())
         ++done;
       else
@@ -422,7 +451,6 @@ broadcast_receiver::~broadcast_receiver() {
 result<std::unique_ptr<broadcast_receiver>> broadcast_receiver::make(const transport_maker& maker,
                                                                      receiver_settings settings,
                                                                      receiver_handlers handlers) {
-  if (settings.bytes == 0) throw std::invalid_argument("a broadcast's versions have at least one byte");
   if (settings.slots < 2)
     throw std::invalid_argument("a receiver has at least two slots: one is read while the other is filled");
   auto made = std::make_unique<state>(std::move(settings), std::move(handlers));
@@ -434,9 +462,6 @@ result<std::unique_ptr<broadcast_receiver>> broadcast_receiver::make(const trans
   h.on_notice = [s](const std::string& what) { s->notice(what); };
   s->data = maker(std::move(h));
   if (s->data->capabilities().map) s->host = s->data->capabilities().host;
-  auto memory = version_slots::make(*s->data, s->settings.slots, s->settings.bytes);
-  if (!memory) return fail(memory.error());
-  s->slots = std::move(*memory);
   auto at = s->data->listen(s->settings.listen);
   if (!at) return fail(at.error());
   s->address = *at;

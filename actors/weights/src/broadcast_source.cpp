@@ -93,10 +93,11 @@ struct broadcast_source::state {
     if (h.protocol != protocol)
       return drop(peer, h.name + " speaks version " + std::to_string(h.protocol) + " of the protocol, this is " +
                             std::to_string(protocol));
-    if (h.snapshot_bytes != settings.bytes)
+    if (h.snapshot_bytes != 0 && h.snapshot_bytes != settings.bytes)
       return drop(peer, h.name + " expects " + std::to_string(h.snapshot_bytes) + " bytes of weights, here are " +
                             std::to_string(settings.bytes));
-    if (h.join != 0 && find(*peer) == nullptr)
+    if (h.join == 0 || find(*peer) != nullptr) return;
+    if (peer->send(write(welcome{settings.bytes, settings.description})))
       members.push_back({peer, h.name, h.address, settings.share ? h.host : std::string(), {}, {}, {}, 0, {}});
   }
 

@@ -103,6 +103,15 @@ result<manifest> select_tensors(const manifest& whole, std::span<const std::stri
   return some;
 }
 
+manifest retyped(const manifest& m, dtype type) {
+  manifest other;
+  const auto scaled = [&](std::uint64_t n, dtype from) { return n / size_of(from) * size_of(type); };
+  for (const auto& t : m.tensors)
+    other.tensors.push_back({t.name, type, t.shape, scaled(t.offset, t.type), scaled(t.bytes, t.type)});
+  if (!m.tensors.empty()) other.bytes = scaled(m.bytes, m.tensors.front().type);
+  return other;
+}
+
 // ---- the plan -------------------------------------------------------------------------------------------------------
 
 /// `slice` of `source` goes to `target` at index `at` of `dimension`.
@@ -156,7 +165,19 @@ void layout_plan::finish(const manifest& published) {
       joined.push_back(c);
   }
   copies_ = std::move(joined);
-  in_place_ = published.bytes == target_.bytes && !copies_.empty() &&
+  std::uint64_t written = 0, wanted = 0;
+  for (const auto& c : copies_) written += c.rows * c.elements;
+  for (const auto& t : target_.tensors) wanted += product(t.shape);
+  leaves_some_ = written < wanted;
+  if (!copies_.empty() && !leaves_some_ &&
+      std::all_of(copies_.begin(), copies_.end(),
+                  [&](const copy& c) {
+                    return c.rows == 1 && c.from / size_of(c.from_type) == c.to / size_of(c.to_type) &&
+                           c.from_type == copies_[0].from_type && c.to_type == copies_[0].to_type;
+                  }) &&
+      published.bytes / size_of(copies_[0].from_type) == target_.bytes / size_of(copies_[0].to_type))
+    as_a_whole_ = copies_[0].from_type;
+  in_place_ = published.bytes == target_.bytes && !copies_.empty() && !leaves_some_ &&
               std::all_of(copies_.begin(), copies_.end(),
                           [](const copy& c) { return c.rows == 1 && c.from == c.to && c.from_type == c.to_type; });
 }
@@ -207,16 +228,16 @@ result<layout_plan> layout_plan::make(const manifest& published, std::span<const
   return plan;
 }
 
-result<layout_plan> layout_plan::make(const manifest& published, const manifest& wanted, bool partial) {
+result<layout_plan> layout_plan::make(const manifest& published, const manifest& wanted, layout_fit fit) {
   layout_plan plan;
   plan.target_ = wanted;
   for (const auto& t : published.tensors)
-    if (find(wanted, t.name) == nullptr)
+    if (fit != layout_fit::subset && find(wanted, t.name) == nullptr)
       return fail(errc::invalid_data,
                   "tensor " + t.name + " is published, and the engine's model has none of that name");
   for (const auto& t : wanted.tensors) {
     const auto* source = find(published, t.name);
-    if (source == nullptr && partial) continue;
+    if (source == nullptr && fit == layout_fit::partial) continue;
     if (source == nullptr)
       return fail(errc::invalid_data, "tensor " + t.name + " of the engine's model is not published");
     if (source->shape != t.shape)

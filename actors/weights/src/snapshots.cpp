@@ -8,6 +8,16 @@
 
 namespace weir {
 
+std::shared_ptr<const manifest> weight_shelf::layout() const {
+  std::lock_guard lock(mutex_);
+  return layout_;
+}
+
+void weight_shelf::set_layout(std::shared_ptr<const manifest> layout) {
+  std::lock_guard lock(mutex_);
+  layout_ = std::move(layout);
+}
+
 void weight_shelf::put(weight_version version, weight_content content) {
   std::lock_guard lock(mutex_);
   versions_[version] = std::move(content);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "service.hpp"
+#include "weir/weights/manifest_header.hpp"
 
 namespace weir {
 
@@ -133,6 +134,14 @@ weight_downlink_actor::behavior_type weight_downlink::make_behavior() {
     if (s->observer.on_arrived) s->observer.on_arrived(w);
     if (auto alive = self.lock())
       caf::anon_send(caf::actor_cast<weight_downlink_actor>(alive), weights_moved{arrived_kind, w.version, false});
+  };
+  h.on_joined = [s = state_.get()](std::uint64_t bytes, const std::string& description) -> result<void> {
+    if (description.empty()) return {};
+    auto layout = read_header(description);
+    if (!layout) return fail(layout.error());
+    if (layout->bytes != bytes) return fail(errc::invalid_data, "its manifest is of another size than its versions");
+    s->shelf->set_layout(std::make_shared<const manifest>(std::move(*layout)));
+    return {};
   };
   h.on_notice = state_->observer.on_notice;
   auto receiver = broadcast_receiver::make(state_->maker, state_->settings, std::move(h));

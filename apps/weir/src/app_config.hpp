@@ -84,6 +84,7 @@ struct trainer_section {
   double clip_norm = 1;
   std::uint32_t most_failed_steps = 10;
   std::int32_t threads = 1;
+  std::vector<std::string> tensors;
 };
 
 struct weights_section {
@@ -205,6 +206,8 @@ void describe(Fields& f, trainer_section& c) {
   f("clip_norm", c.clip_norm, "gradient norm clipped at; 0: not", at_least(0.0));
   f("most_failed_steps", c.most_failed_steps, "steps in a row that may fail (NaN) before the run ends", at_least(1));
   f("threads", c.threads, "intra-op threads of the trainer", at_least(1), at_most(1024));
+  f("tensors", c.tensors,
+    "names of the tensors that learn, and that versions hold; a * stands for any characters; empty: all");
 }
 
 template <class Fields>

@@ -22,8 +22,9 @@ result<evaluation_result> evaluate(caf::actor_system& system, const run_parts& p
                                    const interrupt& stop, const std::function<void(std::uint64_t)>& progress) {
   const auto begin = std::chrono::steady_clock::now();
   if (parts.eval_tasks.empty()) return fail(errc::invalid_config, "tasks.eval: there are no held-back tasks");
-  auto shelf = std::make_shared<weight_shelf>();
-  auto weights = snapshot_writer::make(shelf, published_bytes(parts.config, model.layout()), 1);
+  const auto layout = retyped(model.layout(), published_type(parts.config));
+  auto shelf = std::make_shared<weight_shelf>(std::make_shared<const manifest>(layout));
+  auto weights = snapshot_writer::make(shelf, layout.bytes, 1);
   if (!weights) return fail(weights.error());
   model.copy_to(weights->next(), published_type(parts.config));
 

@@ -7,6 +7,7 @@
 #include "setup.hpp"
 #include "weir/rollout/rollout_engine.hpp"
 #include "weir/sandbox/sandbox_pool.hpp"
+#include "weir/weights/layout_plan.hpp"
 
 namespace weir::app {
 
@@ -14,9 +15,12 @@ inline dtype published_type(const app_config& c) {
   return c.weights.dtype == "f32" ? dtype::f32 : c.weights.dtype == "bf16" ? dtype::bf16 : dtype::f16;
 }
 
-/// Of a version as it is published: the model's layout is in fp32.
-inline std::size_t published_bytes(const app_config& c, const manifest& layout) {
-  return layout.bytes / sizeof(float) * size_of(published_type(c));
+/// Versions as they are published: what is trained, in weights.dtype. Error: invalid_config, names trainer.tensors.
+inline result<manifest> published_layout(const app_config& c, const manifest& model) {
+  if (c.trainer.tensors.empty()) return retyped(model, published_type(c));
+  auto some = select_tensors(model, c.trainer.tensors);
+  if (!some) return fail(some.error().code, "trainer.tensors: " + some.error().message);
+  return retyped(*some, published_type(c));
 }
 
 inline sandbox_pool_settings pool_settings_of(const run_parts& parts, const sampling_params& sampling) {
@@ -40,7 +44,6 @@ inline rollout_engine_settings engine_settings_of(const app_config& c) {
   s.prefill_tokens = c.rollout.prefill_tokens;
   s.threads = c.rollout.threads;
   s.device = c.model.device;
-  s.weights = published_type(c);
   return s;
 }
 

@@ -37,6 +37,7 @@ learner make_learner(const app_config& config, causal_lm model) {
   s.skip_zero_advantage = c.skip_zero_advantage;
   s.optimizer = {c.lr, c.beta1, c.beta2, c.eps, c.weight_decay};
   s.clip_norm = c.clip_norm;
+  s.trained = c.tensors;
   return learner(std::move(model), s);
 }
 

@@ -66,22 +66,24 @@ std::vector<memory_need> memory_needs(const run_parts& parts, bool training) {
       {"engines' weights", engines * model, fmt::format("rollout.engines {} x {}", engines, of_model), true, host});
   const bool sent = training && c.weights.transport != "inproc";
   const double snapshots = !training ? 1 : sent ? snapshots_at_trainer + engines + 2 : engines + 2;
-  const auto type = published_type(c);
-  const double snapshot = model / sizeof(float) * static_cast<double>(size_of(type));
+  const bool some = training && !c.trainer.tensors.empty();
+  const auto form = some ? published_layout(c, causal_lm::layout(m)) : retyped(causal_lm::layout(m), published_type(c));
+  const double snapshot = form ? static_cast<double>(form->bytes) : model;
   needs.push_back(
       {"weight snapshots", snapshots * snapshot,
-       fmt::format("{}{} x {} in {} (weights.dtype)",
+       fmt::format("{}{} x {} in {} (weights.dtype{})",
                    sent ? fmt::format("{} at the trainer, rollout.engines + 2 at the engines (weights.transport): ",
                                       snapshots_at_trainer)
                    : training ? "rollout.engines + 2: "
                               : "",
-                   snapshots, format_bytes(snapshot), c.weights.dtype),
+                   snapshots, format_bytes(snapshot), c.weights.dtype, some ? ", trainer.tensors" : ""),
        true, true});
-  if (type != dtype::f32)
-    needs.push_back(
-        {"engines' copies in fp32", 2 * engines * model,
-         fmt::format("2 x rollout.engines {} x {}, since weights.dtype is {}", engines, of_model, c.weights.dtype),
-         true, host});
+  if (some || published_type(c) != dtype::f32)
+    needs.push_back({"engines' copies in fp32", 2 * engines * model,
+                     fmt::format("2 x rollout.engines {} x {}, since {}", engines, of_model,
+                                 some ? "trainer.tensors are some" : "weights.dtype is " + c.weights.dtype),
+                     true, host});
+  if (some) needs.push_back({"what does not learn", model, "once, " + of_model, true, host});
   if (!training) {
     needs.push_back({"the model", model, of_model, true, host});
     return needs;

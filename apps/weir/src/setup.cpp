@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "graph_parts.hpp"
 #include "weight_path.hpp"
 #include "weir/environment/guarded.hpp"
 #include "weir/runtime/files.hpp"
@@ -147,6 +148,7 @@ result<void> check_together(const run_parts& parts) {
   if (c.trainer.objective == "gspo" && c.trainer.aggregation != "sequence_mean_token_mean")
     return fail(errc::invalid_config,
                 "trainer.aggregation: gspo needs sequence_mean_token_mean, found " + c.trainer.aggregation);
+  if (auto published = published_layout(c, causal_lm::layout(parts.model)); !published) return fail(published.error());
   if (auto transport = weight_transport(c); !transport) return fail(transport.error());
   return {};
 }

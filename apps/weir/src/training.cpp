@@ -11,6 +11,7 @@
 #include "step_report.hpp"
 #include "weight_path.hpp"
 #include "weir/buffer/group_assembly.hpp"
+#include "weir/policy/torch.hpp"
 #include "weir/sandbox/in_process_sandbox.hpp"
 #include "weir/trainer/trainer.hpp"
 
@@ -30,8 +31,7 @@ trainer_settings trainer_settings_of(const app_config& config) {
   const auto decay = c.lr_decay == "linear"   ? lr_decay::linear
                      : c.lr_decay == "cosine" ? lr_decay::cosine
                                               : lr_decay::constant;
-  return {c.steps,   config.checkpoints.every, {c.lr, c.lr_warmup_steps, c.steps, decay}, c.most_failed_steps,
-          c.threads, published_type(config)};
+  return {c.steps, config.checkpoints.every, {c.lr, c.lr_warmup_steps, c.steps, decay}, c.most_failed_steps, c.threads};
 }
 
 /// The run's graph. Members are named for what they do; the wires are all in `connect`.
@@ -63,10 +63,14 @@ class training_graph {
                                               std::move(told));
       node_store_ = graph_.add<weight_store>("engines' weight store");
     }
+    // Where versions hold some tensors only, the others are the model's that the run begins with.
+    std::shared_ptr<const causal_lm> base;
+    if (!c.trainer.tensors.empty())
+      base = std::make_shared<const causal_lm>(causal_lm::bind(parts.model, trained.model().flat().detach().clone()));
     for (std::size_t i = 0; i < c.rollout.engines; ++i)
       engines_.push_back(graph_.add_with_thread<rollout_engine>(
           "rollout engine " + std::to_string(i), parts.model, engine_settings_of(c), weights.read,
-          [report, i](const rollout_activity& a) { report->engine(i, a); }));
+          [report, i](const rollout_activity& a) { report->engine(i, a); }, base));
     trainer_hooks hooks;
     hooks.on_step = [report](const training_step& step) { report->step(step); };
     hooks.checkpoint = [&parts, &files, start](const learner& l, weight_version version,

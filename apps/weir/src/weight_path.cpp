@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph_parts.hpp"
+#include "weir/weights/manifest_header.hpp"
 
 namespace weir::app {
 
@@ -22,13 +23,13 @@ result<transport_settings> settings_of(const nlohmann::json& options) {
 }
 
 /// Without a gap: what lies between two tensors counts to the first.
-std::vector<delta_range> ranges_of(const manifest& layout, dtype type) {
+std::vector<delta_range> ranges_of(const manifest& layout) {
   std::vector<delta_range> ranges;
-  const auto scaled = [&](std::uint64_t offset) { return offset / sizeof(float) * size_of(type); };
   for (std::size_t i = 0; i < layout.tensors.size(); ++i) {
-    const auto begin = i == 0 ? 0 : scaled(layout.tensors[i].offset);
-    const auto end = i + 1 == layout.tensors.size() ? scaled(layout.bytes) : scaled(layout.tensors[i + 1].offset);
-    divide_for_delta(begin, end - begin, static_cast<std::uint8_t>(size_of(type)), delta_record, ranges);
+    const auto begin = i == 0 ? 0 : layout.tensors[i].offset;
+    const auto end = i + 1 == layout.tensors.size() ? layout.bytes : layout.tensors[i + 1].offset;
+    divide_for_delta(begin, end - begin, static_cast<std::uint8_t>(size_of(layout.tensors[i].type)), delta_record,
+                     ranges);
   }
   return ranges;
 }
@@ -51,8 +52,11 @@ result<std::optional<known_transport>> weight_transport(const app_config& config
 
 result<weight_path> make_weight_path(const app_config& config, const manifest& layout, logger& log) {
   const auto& w = config.weights;
-  const auto bytes = published_bytes(config, layout);
-  auto shelf = std::make_shared<weight_shelf>();
+  auto form = published_layout(config, layout);
+  if (!form) return fail(form.error());
+  const auto shared = std::make_shared<const manifest>(std::move(*form));
+  const auto bytes = shared->bytes;
+  auto shelf = std::make_shared<weight_shelf>(shared);
   // Each engine holds a version and may be taking another; one more is being written.
   const auto regions = config.rollout.engines + 2;
   auto found = weight_transport(config);
@@ -65,7 +69,8 @@ result<weight_path> make_weight_path(const app_config& config, const manifest& l
   const auto& maker = (*found)->make;
   broadcast_settings b;
   b.bytes = bytes;
-  b.ranges = ranges_of(layout, published_type(config));
+  b.description = to_header(*shared);
+  b.ranges = ranges_of(*shared);
   b.shape = *read_shape(w.plan);
   b.delta = w.delta == "auto" ? delta_use::automatic : w.delta == "on" ? delta_use::on : delta_use::off;
   auto sender =
@@ -77,7 +82,6 @@ result<weight_path> make_weight_path(const app_config& config, const manifest& l
   receiver_settings r;
   r.name = "engines";
   r.source = (*sender)->address();
-  r.bytes = bytes;
   r.slots = regions;
   return weight_path{shelf, std::make_shared<weight_shelf>(), std::move(*writer), *sender, maker, r};
 }

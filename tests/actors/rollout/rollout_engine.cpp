@@ -60,22 +60,29 @@ std::vector<weir::generate_request> many(std::size_t n) {
 
 struct world {
   weir::actor_runtime runtime = weir::actor_runtime::with<caf::id_block::weir_actors>(1);
-  std::shared_ptr<weir::weight_shelf> shelf = std::make_shared<weir::weight_shelf>();
-  std::size_t bytes = weir::causal_lm::layout(small()).bytes;
-  weir::snapshot_writer writer = std::move(*weir::snapshot_writer::make(shelf, bytes, 4));
+  std::shared_ptr<weir::weight_shelf> shelf;
+  std::size_t bytes;
+  weir::snapshot_writer writer;
   std::atomic<std::uint64_t> most_active{0}, waiting{0}, tokens{0}, prompt_tokens{0};
   weir::graph g{runtime.system()};
   weir::placed<weir::rollout_engine> engine;
   caf::scoped_actor self{runtime.system()};
 
-  explicit world(weir::rollout_engine_settings settings = {8, 40, 64}, bool weights = true) {
-    engine = g.add_with_thread<weir::rollout_engine>("engine", small(), settings, shelf,
-                                                     [this](const weir::rollout_activity& a) {
-                                                       most_active = std::max<std::uint64_t>(most_active, a.active);
-                                                       waiting = a.waiting;
-                                                       tokens = a.tokens;
-                                                       prompt_tokens = a.prompt_tokens;
-                                                     });
+  explicit world(weir::rollout_engine_settings settings = {8, 40, 64}, bool weights = true,
+                 std::shared_ptr<const weir::causal_lm> base = nullptr,
+                 std::shared_ptr<const weir::manifest> layout = nullptr)
+      : shelf(std::make_shared<weir::weight_shelf>(layout)),
+        bytes(layout ? layout->bytes : weir::causal_lm::layout(small()).bytes),
+        writer(std::move(*weir::snapshot_writer::make(shelf, bytes, 4))) {
+    engine = g.add_with_thread<weir::rollout_engine>(
+        "engine", small(), settings, shelf,
+        [this](const weir::rollout_activity& a) {
+          most_active = std::max<std::uint64_t>(most_active, a.active);
+          waiting = a.waiting;
+          tokens = a.tokens;
+          prompt_tokens = a.prompt_tokens;
+        },
+        base);
     if (weights) REQUIRE(adopt(0, 1));
   }
 
@@ -88,6 +95,10 @@ struct world {
       content.bytes = content.bytes.first(bytes - 4);
       shelf->put(version, content);
     }
+    return take(p);
+  }
+
+  weir::result<void> take(const weir::publish_weights& p) {
     weir::result<void> out;
     self->request(engine.handle, 10s, weir::adopt_weights{p.version})
         .receive([](const weir::weights_adopted&) {},
@@ -284,4 +295,71 @@ TEST_CASE("a drain finishes what is under way; a stop without it answers what is
     REQUIRE_FALSE(a);
     CHECK(a.error().code == weir::errc::unavailable);
   }
+}
+
+TEST_CASE("versions in another type, or with some tensors of a base, act as the model that they make") {
+  const auto model = weir::causal_lm::random(small(), 3), base = weir::causal_lm::random(small(), 4);
+  const auto own = weir::causal_lm::layout(small());
+  // What the engine should act as: rounded to bf16; the base with the layers' norms and products of the model.
+  const std::vector<std::string> named{"model.layers.*"};
+  const auto some = weir::select_tensors(own, named).value();
+  auto mixed = base.flat().detach().clone();
+  for (const auto& t : own.tensors)
+    if (t.name.starts_with("model.layers."))
+      mixed.narrow(0, static_cast<std::int64_t>(t.offset / 4), static_cast<std::int64_t>(t.bytes / 4))
+          .copy_(model.flat().detach().narrow(0, static_cast<std::int64_t>(t.offset / 4),
+                                              static_cast<std::int64_t>(t.bytes / 4)));
+  struct form {
+    weir::manifest layout;
+    at::Tensor expected;
+    bool based;
+  };
+  const auto rounded = [](const at::Tensor& t) { return t.to(at::kBFloat16).to(at::kFloat); };
+  std::vector<form> forms{{weir::retyped(own, weir::dtype::bf16), rounded(model.flat().detach()), false},
+                          {some, mixed, true}};
+  auto both = rounded(model.flat().detach());
+  for (const auto& t : own.tensors)
+    if (!t.name.starts_with("model.layers."))
+      both.narrow(0, static_cast<std::int64_t>(t.offset / 4), static_cast<std::int64_t>(t.bytes / 4))
+          .copy_(base.flat().detach().narrow(0, static_cast<std::int64_t>(t.offset / 4),
+                                             static_cast<std::int64_t>(t.bytes / 4)));
+  forms.push_back({weir::retyped(some, weir::dtype::bf16), both, true});
+  for (const auto& f : forms) {
+    world w({8, 40, 64}, false,
+            f.based
+                ? std::make_shared<const weir::causal_lm>(weir::causal_lm::bind(small(), base.flat().detach().clone()))
+                : nullptr,
+            std::make_shared<const weir::manifest>(f.layout));
+    world reference({8, 40, 64}, false);
+    const auto plan = weir::layout_plan::make(own, f.layout, weir::layout_fit::subset).value();
+    const auto bytes = [](const at::Tensor& t) {
+      return std::span(static_cast<const std::byte*>(t.data_ptr()), static_cast<std::size_t>(t.numel()) * 4);
+    };
+    // Twice: both of the engine's copies.
+    for (weir::weight_version v : {1, 2}) {
+      plan.apply(bytes(model.flat().detach()), w.writer.next());
+      REQUIRE(w.take(w.writer.publish(v)));
+      const auto expected = bytes(f.expected);
+      std::copy(expected.begin(), expected.end(), reference.writer.next().begin());
+      REQUIRE(reference.take(reference.writer.publish(v)));
+      const auto got = w.generate(many(10)), wanted = reference.generate(many(10));
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        REQUIRE(got[i]);
+        CHECK(got[i]->tokens == wanted[i]->tokens);
+        CHECK(got[i]->logprobs == wanted[i]->logprobs);
+      }
+    }
+  }
+}
+
+TEST_CASE("versions of another model are refused by the tensor that does not fit") {
+  auto other = small();
+  other.intermediate_size = 64;
+  world w({8, 40, 64}, false, nullptr, std::make_shared<const weir::manifest>(weir::causal_lm::layout(other)));
+  auto taken = w.take(w.writer.publish(1));
+  REQUIRE_FALSE(taken);
+  CHECK(taken.error().message ==
+        "weight version 1: tensor model.layers.0.mlp.gate_proj.weight is published with shape [64, 32], the engine's "
+        "model has "
+        "[48, 32]");
 }

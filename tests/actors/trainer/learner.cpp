@@ -323,3 +323,31 @@ TEST_CASE("a supervised gradient does not depend on the size of micro-batches") 
   CHECK(relative_difference(gradient(1), gradient(16384)) < 1e-5);
   CHECK(relative_difference(gradient(40), gradient(16384)) < 1e-5);
 }
+
+TEST_CASE("tensors that do not learn stay as they are, and the others learn as if those had no gradient") {
+  const auto batch = random_batch(2, 4);
+  auto settings = plain_settings();
+  settings.trained = {"*.q_proj.weight", "model.norm.weight"};
+  weir::learner some(small_model(), settings), all(small_model(), plain_settings());
+  const auto before = some.model().flat().detach().clone();
+  auto report = some.step(batch, 0, rate);
+  REQUIRE(report);
+  REQUIRE(all.step(batch, 0, rate));
+  double squares = 0;
+  for (const auto& t : some.model().layout().tensors) {
+    const auto part = [&](const at::Tensor& flat) {
+      return flat.detach().narrow(0, static_cast<std::int64_t>(t.offset / 4), static_cast<std::int64_t>(t.bytes / 4));
+    };
+    CAPTURE(t.name);
+    if (t.name.ends_with("q_proj.weight") || t.name == "model.norm.weight") {
+      CHECK(at::equal(part(some.model().flat()), part(all.model().flat())));
+      CHECK_FALSE(at::equal(part(some.model().flat()), part(before)));
+      squares += std::pow(part(all.model().flat_grad()).norm().item<double>(), 2);
+    } else {
+      CHECK(at::equal(part(some.model().flat()), part(before)));
+    }
+  }
+  CHECK(report->gradient_norm == Approx(std::sqrt(squares)).epsilon(1e-4));
+  settings.trained = {"*.lora_a.weight"};
+  CHECK_THROWS_WITH(weir::learner(small_model(), settings), Catch::Contains("lora_a"));
+}

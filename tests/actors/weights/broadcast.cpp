@@ -190,3 +190,40 @@ TEST_CASE("a receiver of another model is told so, and the others go on") {
   REQUIRE(s.until([&] { return !wrong.notices.empty(); }));
   CHECK(wrong.arrived.empty());
 }
+
+TEST_CASE("a receiver that knows nothing of the model is told, before the first version") {
+  auto settings = shaped({});
+  settings.description = "what is in it";
+  spreading s(size, over_inproc(), settings);
+  s.publish(1);
+  std::vector<std::string> told;
+  auto& r = s.join(
+      "r",
+      [](receiver_settings& x) {
+        fetching(x);
+        x.bytes = 0;
+      },
+      [&](std::uint64_t bytes, const std::string& description) -> result<void> {
+        told.push_back(std::to_string(bytes) + " " + description);
+        return {};
+      });
+  REQUIRE(s.all_have(1));
+  CHECK(r.arrived == std::vector<weight_version>{1});
+  CHECK(told == std::vector<std::string>{"700000 what is in it"});
+}
+
+TEST_CASE("a receiver that cannot use what the source has says why, and leaves for good") {
+  spreading s(size, over_inproc(), shaped({}));
+  auto& r =
+      s.join("r", fetching, [](std::uint64_t, const std::string&) { return fail(errc::invalid_data, "no tensor x"); });
+  s.publish(1);
+  REQUIRE(s.until([&] { return !r.notices.empty() && s.source->receivers() == 0; }));
+  CHECK(r.notices == std::vector<std::string>{"the source of weights at source is let go of for good: no tensor x"});
+  const auto end = std::chrono::steady_clock::now() + 700ms;  // longer than it takes to look for a source again
+  CHECK_FALSE([&] {
+    while (std::chrono::steady_clock::now() < end)
+      if (s.progress(); s.source->receivers() > 0) return true;
+    return false;
+  }());
+  CHECK(r.arrived.empty());
+}

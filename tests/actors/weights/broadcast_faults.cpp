@@ -88,7 +88,8 @@ TEST_CASE("strangers that break the protocol are let go of, and receivers go on"
       {99, 1, 2, 3},                                                                    // no such kind
       {1, 1, 0},                                                                        // a greeting that is cut short
       {1, 77, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},  // of another version
-      {8, 0, 0, 0, 0, 0, 0, 0, 0},  // a status of one that has not joined
+      {9, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},  // a welcome by one that is not the source
+      {8, 0, 0, 0, 0, 0, 0, 0, 0},              // a status of one that has not joined
       {6,   1,   0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255,
        255, 255, 0, 0, 0, 0, 0, 0, 0, 0,   255, 255, 255, 255},  // a list longer than its frame
   };

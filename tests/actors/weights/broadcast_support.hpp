@@ -93,7 +93,8 @@ struct spreading {
     source->publish(version, memory);
   }
 
-  receiving& join(const std::string& name, std::function<void(receiver_settings&)> change = {}) {
+  receiving& join(const std::string& name, std::function<void(receiver_settings&)> change = {},
+                  decltype(receiver_handlers::on_joined) joined = {}) {
     auto r = std::make_unique<receiving>();
     r->bytes = bytes;
     receiver_settings s;
@@ -104,6 +105,7 @@ struct spreading {
     s.silence = 2s;
     if (change) change(s);
     receiver_handlers h;
+    h.on_joined = std::move(joined);
     h.on_arrived = [&r = *r](const arrived_weights& w) {
       r.on_arrived(w);
       if (r.adopts) r.it->adopted(w.version);

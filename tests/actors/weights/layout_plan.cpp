@@ -158,16 +158,26 @@ TEST_CASE("slices of any dimension are laid along any other") {
 
 TEST_CASE("what has the same layout is read in place, and what has only part of it leaves the rest alone") {
   const auto model = small_model();
-  auto plan = layout_plan::make(model, model, false);
+  auto plan = layout_plan::make(model, model, layout_fit::exact);
   REQUIRE(plan);
   CHECK(plan->in_place());
+  CHECK_FALSE(plan->leaves_some());
+  CHECK(plan->as_a_whole() == dtype::f32);
+  const auto narrow = layout_plan::make(retyped(model, dtype::bf16), model, layout_fit::exact).value();
+  CHECK_FALSE(narrow.in_place());
+  CHECK(narrow.as_a_whole() == dtype::bf16);
 
   auto some = select_tensors(model, std::vector<std::string>{"*norm*", "*.q_proj.*"});
   REQUIRE(some);
   REQUIRE(some->tensors.size() == 3);
-  auto partial = layout_plan::make(*some, model, true);
+  auto partial = layout_plan::make(*some, model, layout_fit::partial);
   REQUIRE(partial);
   CHECK_FALSE(partial->in_place());
+  CHECK(partial->leaves_some());
+  CHECK_FALSE(partial->as_a_whole());
+  const auto back = layout_plan::make(model, *some, layout_fit::subset).value();
+  const auto taken = applied(back, numbered(model));
+  CHECK(std::vector<float>(taken.begin() + 16, taken.begin() + 48) == run(2, 0, 32));
   const auto update = numbered(*some);
   auto engine = numbered(model);
   const auto before = engine;
@@ -181,13 +191,13 @@ TEST_CASE("what has the same layout is read in place, and what has only part of 
     CHECK((now != was) == named);
   }
 
-  CHECK(layout_plan::make(*some, model, false).error().message ==
+  CHECK(layout_plan::make(*some, model, layout_fit::exact).error().message ==
         "tensor model.embed_tokens.weight of the engine's model is not published");
-  CHECK(layout_plan::make(model, *some, true).error().message ==
+  CHECK(layout_plan::make(model, *some, layout_fit::partial).error().message ==
         "tensor model.embed_tokens.weight is published, and the engine's model has none of that name");
   auto other = model;
   other.tensors[2].shape = {4, 8};
-  CHECK(layout_plan::make(other, model, false).error().message ==
+  CHECK(layout_plan::make(other, model, layout_fit::exact).error().message ==
         "tensor model.layers.0.self_attn.q_proj.weight is published with shape [4, 8], the engine's model has [8, 4]");
   CHECK(select_tensors(model, std::vector<std::string>{"*lora*"}).error().message.find("\"*lora*\"") !=
         std::string::npos);
@@ -218,7 +228,7 @@ TEST_CASE("types are converted to the nearest, ties to even, and every bf16 and 
     const auto count = static_cast<std::int64_t>(in.size() / size_of(from));
     const manifest a{{{"t", from, {count}, 0, in.size()}}, in.size()},
         b{{{"t", to, {count}, 0, out.size()}}, out.size()};
-    layout_plan::make(a, b, false).value().apply(in, out);
+    layout_plan::make(a, b, layout_fit::exact).value().apply(in, out);
   };
   std::vector<std::uint16_t> all(65536), back(65536), other(65536);
   std::iota(all.begin(), all.end(), std::uint16_t{0});

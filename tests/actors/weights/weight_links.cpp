@@ -8,6 +8,7 @@
 #include "catch.hpp"
 #include "weir/runtime/graph.hpp"
 #include "weir/transport/tcp.hpp"
+#include "weir/weights/manifest_header.hpp"
 #include "weir/weights/weight_store.hpp"
 
 using namespace std::chrono_literals;
@@ -92,11 +93,14 @@ struct world {
   weir::actor_runtime runtime = weir::actor_runtime::with<caf::id_block::weir_actors>(2);
   std::atomic<std::uint64_t> newest[2] = {0, 0}, live{0};
   std::atomic<int> wrong{0}, deltas{0}, mapped{0};
+  weir::manifest form{{{"w", weir::dtype::bf16, {size / 2}, 0, size}}, size};
+  std::vector<std::shared_ptr<weir::weight_shelf>> shelves;
   weir::graph g{runtime.system()};
 
   explicit world(const weir::transport_maker& maker, bool map, weir::weight_version last) {
     weir::broadcast_settings b;
     b.bytes = size;
+    b.description = weir::to_header(form);
     b.chunk = 64 << 10;
     b.delta = weir::delta_use::on;
     weir::divide_for_delta(0, size, 2, 64 << 10, b.ranges);
@@ -114,9 +118,9 @@ struct world {
       weir::receiver_settings r;
       r.name = "node " + std::to_string(i);
       r.source = (*sender)->address();
-      r.bytes = size;
       r.map = map;
       auto there = std::make_shared<weir::weight_shelf>();
+      shelves.push_back(there);
       weir::weight_downlink_observer o;
       o.on_arrived = [this](const weir::arrived_weights& w) { deltas += w.delta ? 1 : 0, mapped += w.mapped ? 1 : 0; };
       auto downlink = g.add<weir::weight_downlink>("downlink", maker, r, there, o);
@@ -150,6 +154,10 @@ TEST_CASE(
     CHECK(w.wrong == 0);
     CHECK_FALSE(w.g.failure());
     if (map) CHECK(w.mapped > 0);
+    for (const auto& there : w.shelves) {
+      REQUIRE(there->layout());
+      CHECK(*there->layout() == w.form);
+    }
     CHECK(w.g.stop(2s, 1s).stuck.empty());
   }
 }

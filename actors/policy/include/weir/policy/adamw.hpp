@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <span>
+#include <utility>
 
 #include "weir/policy/torch.hpp"
 
@@ -19,8 +21,17 @@ class adamw {
  public:
   explicit adamw(const at::Tensor& flat) : first_(at::zeros_like(flat)), second_(at::zeros_like(flat)) {}
 
-  /// Changes `flat` by one step along `grad`, both fp32, contiguous, of the size given at construction.
-  void step(const at::Tensor& flat, const at::Tensor& grad, const adamw_settings& settings);
+  /// Elements, from the first to before the second.
+  using range = std::pair<std::int64_t, std::int64_t>;
+
+  /// Changes `flat` by one step along `grad`, both fp32, contiguous, of the size given at construction; of it,
+  /// `ranges`.
+  void step(const at::Tensor& flat, const at::Tensor& grad, const adamw_settings& settings,
+            std::span<const range> ranges);
+  void step(const at::Tensor& flat, const at::Tensor& grad, const adamw_settings& settings) {
+    const range all{0, flat.numel()};
+    step(flat, grad, settings, {&all, 1});
+  }
 
   const at::Tensor& first_moment() const noexcept { return first_; }
   const at::Tensor& second_moment() const noexcept { return second_; }

@@ -13,6 +13,7 @@
 #include "weir/actors/interfaces.hpp"
 #include "weir/policy/causal_lm.hpp"
 #include "weir/rollout/sampler.hpp"
+#include "weir/weights/layout_plan.hpp"
 #include "weir/weights/snapshots.hpp"
 
 namespace weir {
@@ -24,7 +25,6 @@ struct rollout_engine_settings {
   std::size_t most_waiting = 65536;    ///< requests that wait for a slot; more are refused with `unavailable`
   int threads = 1;                     ///< intra-op threads
   std::string device = "cpu";
-  dtype weights = dtype::f32;  ///< of versions on the shelf; it computes in fp32
 };
 
 /// Counts since the start, told after each step, on the engine's thread.
@@ -44,10 +44,13 @@ struct rollout_activity {
 /// group's episodes do, are prefilled once. A sequence whose numbers are no longer finite fails alone.
 class rollout_engine : public node<rollout_engine_actor> {
  public:
-  /// Requests wait until the first weights are there. Throws std::invalid_argument if the settings don't fit the model.
+  /// Requests wait until the first weights are there. Versions may have another layout or type than the engine computes
+  /// in, which is causal_lm::layout in fp32; with `base`, the model that they change, only some of its tensors. Throws
+  /// std::invalid_argument if the settings don't fit the model.
   rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
                  std::shared_ptr<const weight_shelf> weights,
-                 std::function<void(const rollout_activity&)> observer = {});
+                 std::function<void(const rollout_activity&)> observer = {},
+                 std::shared_ptr<const causal_lm> base = nullptr);
   ~rollout_engine() override;
 
   rollout_engine_actor::behavior_type make_behavior() override;
@@ -65,6 +68,7 @@ class rollout_engine : public node<rollout_engine_actor> {
 
   promise<generation> accept(const generate_request& request);
   promise<weights_adopted> adopt(const adopt_weights& news);
+  result<void> understand(std::shared_ptr<const manifest> layout);
   at::Tensor parameters(std::span<const std::byte> bytes);
   void step();
   void schedule();
@@ -84,8 +88,12 @@ class rollout_engine : public node<rollout_engine_actor> {
   rollout_activity activity_;
 
   std::optional<causal_lm> model_;
-  std::shared_ptr<const void> held_;   ///< keeps the weights in place that `model_` reads, where it reads the shelf's
-  std::unique_ptr<at::Tensor[]> own_;  ///< two copies in fp32, in turn, where the shelf's are of another kind or place
+  std::shared_ptr<const void> held_;  ///< keeps the weights in place that `model_` reads, where it reads the shelf's
+  std::shared_ptr<const manifest> understood_;  ///< the layout that `plan_` is from
+  std::optional<layout_plan> plan_;
+  std::shared_ptr<const causal_lm> base_;
+  std::unique_ptr<at::Tensor[]>
+      own_;  ///< two copies in fp32, in turn, where the shelf's are of another kind or place; staging
   int turn_ = 0;
   std::optional<kv_cache> cache_;
   sampler sampler_;

@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 #include <stop_token>
+#include <string>
+#include <vector>
 
 #include "weir/actors/types.hpp"
 #include "weir/policy/adamw.hpp"
@@ -32,6 +34,8 @@ struct learner_settings {
   bool skip_zero_advantage = true;
   adamw_settings optimizer{2e-4, 0.9, 0.95, 1e-8, 0.01};
   double clip_norm = 1;  ///< of the whole gradient; 0: off
+  /// Tensors that learn, by name; a * stands for any characters. The others stay as they are. None: all.
+  std::vector<std::string> trained;
 };
 
 /// What one step did. Means are over the tokens trained on, at the first pass.
@@ -51,7 +55,8 @@ struct step_report {
 
 class learner {
  public:
-  /// Takes the model. Call from the thread that will train, or hand it over before the first step.
+  /// Takes the model. Call from the thread that will train, or hand it over before the first step. Throws
+  /// std::invalid_argument if a pattern of `trained` has no tensor.
   learner(causal_lm model, learner_settings settings);
   ~learner();
   learner(learner&&) noexcept;

@@ -13,6 +13,7 @@
 #include "weir/actors/interfaces.hpp"
 #include "weir/trainer/learner.hpp"
 #include "weir/trainer/lr_schedule.hpp"
+#include "weir/trainer/published.hpp"
 #include "weir/weights/snapshots.hpp"
 
 namespace weir {
@@ -23,7 +24,6 @@ struct trainer_settings {
   lr_schedule lr;
   std::uint32_t most_failed_steps = 10;  ///< in a row; then training ends with the last one's error
   int threads = 1;                       ///< intra-op threads
-  dtype weights = dtype::f32;            ///< of what is published; it computes in fp32
 };
 
 /// Where a step's time went, in seconds. They follow one another: their sum is the step's.
@@ -74,7 +74,8 @@ class trainer : public node<trainer_actor> {
   /// Who is told of new versions: the weight store.
   static constexpr port<trainer, weight_sink> versions{"versions"};
 
-  /// `snapshots` has regions of the model's layout().bytes. `stop` makes a step under way end soon, undone.
+  /// Versions are written in the layout of the shelf of `snapshots`. Throws std::invalid_argument if the model cannot
+  /// be written so. `stop` makes a step under way end soon, undone.
   trainer(caf::actor_config& config, learner what, trainer_settings settings, snapshot_writer snapshots,
           training_position start, trainer_hooks hooks, std::stop_token stop = {});
   ~trainer() override;
@@ -95,6 +96,7 @@ class trainer : public node<trainer_actor> {
   learner learner_;
   trainer_settings settings_;
   snapshot_writer snapshots_;
+  published_form form_;
   trainer_hooks hooks_;
   std::stop_token stop_;
   weight_version version_;

@@ -37,6 +37,7 @@ enum class delta_use : std::uint8_t {
 struct broadcast_settings {
   std::string listen = "127.0.0.1:0";
   std::uint64_t bytes = 0;               ///< of a version
+  std::string description;               ///< of what is in it, for receivers; not looked into here
   std::vector<delta_range> ranges;       ///< how a version is divided for deltas, without a gap from 0 to `bytes`
   std::optional<broadcast_shape> shape;  ///< none: chosen for each version
   std::uint64_t chunk = 0;               ///< bytes; 0: chosen
@@ -99,7 +100,7 @@ struct receiver_settings {
   std::string name;                                ///< in messages
   std::string source;                              ///< the source's address
   std::string listen = "127.0.0.1:0";              ///< where other receivers reach this one
-  std::uint64_t bytes = 0;                         ///< of a version
+  std::uint64_t bytes = 0;                         ///< of a version; 0: what the source says
   std::size_t slots = 3;                           ///< versions in memory: one is read, one was brought, one arrives
   bool map = true;                                 ///< read in place what is on this machine
   std::uint64_t window = std::uint64_t{16} << 20;  ///< bytes asked for at a time
@@ -118,6 +119,9 @@ struct arrived_weights {
 };
 
 struct receiver_handlers {
+  /// The source, joined for the first time or again, says what versions are like, before the first of them. An error
+  /// ends it: no version is taken, and the source is not looked for again.
+  std::function<result<void>(std::uint64_t bytes, const std::string& description)> on_joined;
   std::function<void(const arrived_weights&)> on_arrived;
   std::function<void(const std::string&)> on_notice;
 };

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,16 @@ result<std::vector<tensor_recipe>> shard_recipes(const manifest& published, cons
 /// in a pattern stands for any characters. Error: invalid_config, names a pattern that nothing matches.
 result<manifest> select_tensors(const manifest& whole, std::span<const std::string> patterns);
 
+/// The same tensors in elements of `type`, each at its place: offsets and sizes scale.
+manifest retyped(const manifest& m, dtype type);
+
+/// What a plan between layouts of equal names may leave out.
+enum class layout_fit : std::uint8_t {
+  exact,    ///< nothing
+  partial,  ///< wanted tensors that are not published stay as they are in the engine's memory
+  subset,   ///< published tensors that are not wanted are passed over
+};
+
 class layout_plan {
  public:
   /// Engines' tensors of `type`, one after the other, each at a multiple of `alignment` bytes.
@@ -58,15 +69,21 @@ class layout_plan {
   static result<layout_plan> make(const manifest& published, std::span<const tensor_recipe> recipes, dtype type,
                                   std::uint64_t alignment = 64);
 
-  /// To a layout with the same names and shapes. What is not published stays as it is in the engine's memory if
-  /// `partial`, else it is an error, as is a published tensor that the engine does not have.
-  static result<layout_plan> make(const manifest& published, const manifest& wanted, bool partial);
+  /// To a layout with the same names and shapes. Error: invalid_data: names the tensor that one of them lacks, or that
+  /// has another shape.
+  static result<layout_plan> make(const manifest& published, const manifest& wanted, layout_fit fit);
 
   const manifest& target() const noexcept { return target_; }
   std::uint64_t published_bytes() const noexcept { return published_; }
 
   /// The published bytes are the engine's: they can be read where they lie.
   bool in_place() const noexcept { return in_place_; }
+
+  /// All elements have the engine's places and one type: the buffer as a whole can be converted, wherever it is.
+  std::optional<dtype> as_a_whole() const noexcept { return as_a_whole_; }
+
+  /// Some of the engine's memory is written by no version: it has to hold a base.
+  bool leaves_some() const noexcept { return leaves_some_; }
 
   /// Copies, and converts where types differ: to a narrower type by rounding to the nearest, ties to even. `published`
   /// and `engine` have the sizes of their manifests and do not overlap. Allocates nothing.
@@ -85,7 +102,8 @@ class layout_plan {
 
   manifest target_;
   std::uint64_t published_ = 0;
-  bool in_place_ = false;
+  bool in_place_ = false, leaves_some_ = false;
+  std::optional<dtype> as_a_whole_;
   std::vector<copy> copies_;
 };
 

@@ -27,6 +27,10 @@ struct weight_content {
 /// The versions that can be read in this process, by number. Thread-safe.
 class weight_shelf {
  public:
+  /// `layout`: of every version. Null: as their reader computes, in fp32.
+  explicit weight_shelf(std::shared_ptr<const manifest> layout = nullptr) : layout_(std::move(layout)) {}
+  std::shared_ptr<const manifest> layout() const;
+  void set_layout(std::shared_ptr<const manifest> layout);
   void put(weight_version version, weight_content content);
   void remove(weight_version version);
   /// Error: unavailable, which names the version.
@@ -34,6 +38,7 @@ class weight_shelf {
 
  private:
   mutable std::mutex mutex_;
+  std::shared_ptr<const manifest> layout_;
   std::map<weight_version, weight_content> versions_;
 };
 
@@ -49,6 +54,8 @@ class snapshot_writer {
   static result<snapshot_writer> make(std::shared_ptr<weight_shelf> shelf, allocator allocate, std::size_t count);
   /// The same with memory of this process alone.
   static result<snapshot_writer> make(std::shared_ptr<weight_shelf> shelf, std::size_t bytes, std::size_t count);
+
+  std::shared_ptr<const manifest> layout() const { return shelf_->layout(); }
 
   /// Memory for the next version; empty while readers hold every region. The same memory until `publish`.
   std::span<std::byte> next() noexcept;
