@@ -90,3 +90,34 @@ TEST_CASE(
   CHECK(none.code == 2);
   CHECK(none.says("trainer.tensors: no tensor of the model matches \"*lora*\""));
 }
+
+TEST_CASE("weir bench passes a benchmark its options, and a small broadcast is measured") {
+  scratch place;
+  const auto run = weir_run(place, {"bench", "weights", "--bytes", "1MB", "--receivers", "2", "--plan", "chain",
+                                    "--delta-fraction", "0.01", "--rounds", "2", "--json"});
+  INFO(run.output);
+  REQUIRE(run.code == 0);
+  const auto report = nlohmann::json::parse(run.output, nullptr, false);
+  REQUIRE(report.is_object());
+  double checked = 0, ratio = 0;
+  for (const auto& figure : report["figures"]) {
+    if (figure["name"].get<std::string>().ends_with("versions, the same bits")) checked = figure["value"];
+    if (figure["name"].get<std::string>().ends_with("bytes / delta")) ratio = figure["value"];
+  }
+  CHECK(checked == 3);
+  CHECK(ratio > 100);
+  for (const auto& words : {std::vector<std::string>{"--plan", "ring"},
+                            {"--bytes", "0"},
+                            {"--receivers", "0"},
+                            {"--chunk", "7"},
+                            {"--delta-fraction", "2"},
+                            {"--peer", "nccl"},
+                            {"--transport", "rdma"}}) {
+    auto line = std::vector<std::string>{"bench", "weights"};
+    line.insert(line.end(), words.begin(), words.end());
+    const auto wrong = weir_run(place, line);
+    INFO(wrong.output);
+    CHECK(wrong.code == 2);
+    CHECK(wrong.says(words[0]));
+  }
+}

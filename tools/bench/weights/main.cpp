@@ -112,8 +112,8 @@ int on_hosts(report& r, const std::string& program, const options& o) {
     std::string command = "ip netns exec " + hosts.name(0) + " '" + program + "' --on " +
                           hosts.name(0).substr(0, hosts.name(0).size() - 1) + " --transport " + o.spread.transport +
                           " --bytes " + std::to_string(o.spread.bytes) + " --receivers " + std::to_string(receivers) +
-                          " --plan " + o.plan + " --rounds " + std::to_string(o.spread.rounds) + " --chunk " +
-                          std::to_string(o.spread.chunk);
+                          " --plan " + o.plan + " --rounds " + std::to_string(o.spread.rounds) +
+                          (o.spread.chunk > 0 ? " --chunk " + std::to_string(o.spread.chunk) : "");
     std::FILE* pipe = ::popen(command.c_str(), "r");
     double seconds = 0;
     const bool got = pipe != nullptr && std::fscanf(pipe, "%lf", &seconds) == 1;
@@ -207,27 +207,42 @@ int main(int argc, char** argv) {
   std::string on;
   CLI::App app("Weight sync, measured: one source, receivers as processes of their own.");
   auto* one_group = app.add_option_group("one broadcast");
-  one_group->add_option("--transport", o.spread.transport, "tcp, ucx");
-  one_group->add_option("--bytes", o.spread.bytes, "of a version")->transform(CLI::AsSizeValue(false));
-  one_group->add_option("--receivers", o.spread.receivers);
-  one_group->add_option("--plan", o.plan, "auto, direct, chain, tree");
-  one_group->add_option("--share", o.share, "how a receiver on this machine gets the bytes: map, copy, wire")
+  const CLI::Validator known(
+      [](const std::string& name) {
+        auto found = transport_of(name, sharing::copy, 1);
+        return found ? std::string() : found.error().message;
+      },
+      "", "transport");
+  one_group->add_option("--transport", o.spread.transport, "tcp, ucx")->check(known);
+  one_group->add_option("--bytes", o.spread.bytes, "of a version, such as 256MB")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 36));
+  one_group->add_option("--receivers", o.spread.receivers)->check(CLI::Range(1, 1000));
+  one_group->add_option("--plan", o.plan)->check(CLI::IsMember({"auto", "direct", "chain", "tree"}));
+  one_group->add_option("--share", o.share, "how a receiver on this machine gets the bytes")
       ->check(CLI::IsMember({"map", "copy", "wire"}));
-  one_group->add_option("--delta-fraction", o.spread.delta_fraction, "of the words that change: sends deltas");
-  one_group->add_option("--chunk", o.spread.chunk, "bytes")->transform(CLI::AsSizeValue(false));
-  one_group->add_option("--streams", o.spread.streams, "of tcp");
-  one_group->add_option("--rounds", o.spread.rounds);
-  one_group->add_option("--peer", o.peer, "gloo, mpi, caf beside it");
-  one_group->add_option("--hosts", o.hosts, "so many hosts, network namespaces with links of their own (root)");
+  one_group->add_option("--delta-fraction", o.spread.delta_fraction, "of the 16-bit words that change: sends deltas")
+      ->check(CLI::Range(0.0, 1.0));
+  one_group->add_option("--chunk", o.spread.chunk, "bytes, at least 4KB; without it chosen")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(std::uint64_t{4096}, std::uint64_t{1} << 36));
+  one_group->add_option("--streams", o.spread.streams, "of tcp")->check(CLI::Range(1, 64));
+  one_group->add_option("--rounds", o.spread.rounds)->check(CLI::Range(1, 10000));
+  one_group->add_option("--peer", o.peer, "measured beside it")->check(CLI::IsMember({"gloo", "mpi", "caf"}));
+  one_group->add_option("--hosts", o.hosts, "so many hosts, network namespaces with links of their own (root)")
+      ->check(CLI::Range(1, 64));
   one_group->add_option("--rate", o.rate, "of the links, as tc takes it");
   one_group->add_option("--on", on)->group("");
-  app.add_flag("--json", o.json);
-  app.add_flag("--check", o.check);
-  app.add_flag("--quick", o.quick);
-  CLI11_PARSE(app, argc, argv);
-  auto shape = weir::read_shape(o.plan);
-  if (!shape) return std::cerr << shape.error().message << "\n", 2;
-  o.spread.shape = *shape;
+  app.name("weir bench weights");
+  app.add_flag("--json", o.json, "for machines");
+  app.add_flag("--check", o.check, "exit 1 and name the figures that fall short of their targets");
+  app.add_flag("--quick", o.quick, "shorter, less exact");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : 2;
+  }
+  o.spread.shape = *weir::read_shape(o.plan);
   o.spread.share = o.share == "map" ? sharing::map : o.share == "copy" ? sharing::copy : sharing::wire;
   const auto program = std::filesystem::absolute(argv[0]).string();
   if (!on.empty()) {
