@@ -42,6 +42,8 @@ TEST_CASE("a transport that there is not, or an option that it does not take, is
   for (const auto& [sets, words] :
        {std::pair{std::vector<std::string>{"weights.transport=rdma"}, std::pair{"weights.transport", "rdma"}},
         {{"weights.transport=tcp", "weights.options={\"strems\":4}"}, {"weights.options", "streams"}},
+        {{"weights.options=5"}, {"weights.options", "object"}},
+        {{"weights.options={\"streams\":4}"}, {"weights.options", "inproc"}},
         {{"weights.transport=tcp", "weights.options={\"streams\":[4]}"}, {"weights.options.streams", "number"}}}) {
     const auto run = weir_run(place, small_run(place / "run", sets));
     INFO(run.output);
@@ -111,6 +113,10 @@ TEST_CASE("weir bench passes a benchmark its options, and a small broadcast is m
                             {"--receivers", "0"},
                             {"--chunk", "7"},
                             {"--delta-fraction", "2"},
+                            {"--delta-fraction", "nan"},
+                            {"--bytes", "4194305"},
+                            {"--delta-fraction", "0.1", "--share", "map"},
+                            {"--rate", "1gbit"},
                             {"--peer", "nccl"},
                             {"--transport", "rdma"}}) {
     auto line = std::vector<std::string>{"bench", "weights"};

@@ -184,7 +184,7 @@ result<known_transport> load_transport(const std::string& name, const transport_
   const auto meant = nearest_name(name, transport_names());
   return fail(errc::not_found,
               "no transport \"" + name + "\"" +
-                  (meant.empty() || meant == name ? "" : "; did you mean \"" + meant + "\"?") +
+                  (meant.empty() || meant == name ? "." : "; did you mean \"" + meant + "\"?") +
                   " Built in are inproc and tcp; as a plugin it would be " + prefix + name +
                   ".so in a folder of WEIR_PLUGIN_PATH, beside the program or where Weir is installed:" + looked_at);
 }

@@ -114,7 +114,7 @@ result<void> settings_reader::end() const {
     if (std::find(keys_.begin(), keys_.end(), key) != keys_.end()) continue;
     const auto meant = nearest_name(key, keys_);
     wrongs.push_back("there is no setting \"" + key + "\"" +
-                     (meant.empty() ? "" : "; did you mean \"" + meant + "\"?") +
+                     (meant.empty() ? "." : "; did you mean \"" + meant + "\"?") +
                      (keys_.empty() ? " It has none." : " It has: " + joined(keys_, ", ")));
   }
   if (wrongs.empty()) return {};

@@ -14,6 +14,9 @@ constexpr std::uint32_t delta_record = 1U << 20;  ///< bytes of a version that a
 /// As text, which is how transports take settings.
 result<transport_settings> settings_of(const nlohmann::json& options) {
   transport_settings settings;
+  if (!options.is_object())
+    return fail(errc::invalid_config,
+                "weights.options: an object of the transport's settings is needed, found " + options.dump());
   for (const auto& [key, value] : options.items()) {
     if (value.is_structured() || value.is_null())
       return fail(errc::invalid_config, "weights.options." + key + ": a string, number or boolean is needed");
@@ -38,9 +41,12 @@ std::vector<delta_range> ranges_of(const manifest& layout) {
 
 result<std::optional<known_transport>> weight_transport(const app_config& config) {
   const auto& w = config.weights;
-  if (w.transport == "inproc") return std::optional<known_transport>{};
   auto settings = settings_of(w.options);
   if (!settings) return fail(settings.error());
+  if (w.transport == "inproc" && !settings->empty())
+    return fail(errc::invalid_config,
+                "weights.options: weights.transport inproc has none, found " + settings->begin()->first);
+  if (w.transport == "inproc") return std::optional<known_transport>{};
   auto found = load_transport(w.transport, *settings);
   if (!found)
     return fail(errc::invalid_config,

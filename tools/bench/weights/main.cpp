@@ -12,6 +12,7 @@
 #include "../bench.hpp"
 #include "caf_peer.hpp"
 #include "peers.hpp"
+#include "process.hpp"
 #include "spread.hpp"
 
 namespace {
@@ -41,11 +42,14 @@ double memcpy_seconds(std::uint64_t bytes) {
 class network {
  public:
   network(const std::string& program, std::size_t count, const std::string& rate)
-      : prefix_("weir" + std::to_string(::getpid()) + "h"), count_(count) {
-    script_ = "'" + (std::filesystem::path(program).parent_path() / "weights-peers" / "hosts").string() + "'";
-    up_ = std::system((script_ + " up " + prefix_ + " " + std::to_string(count) + " " + rate).c_str()) == 0;
+      : prefix_("weir" + std::to_string(::getpid()) + "h"),
+        script_({(std::filesystem::path(program).parent_path() / "weights-peers" / "hosts").string(), prefix_,
+                 std::to_string(count), rate}) {
+    while (!up_ && !script_.ended()) {
+      up_ = script_.line().has_value();
+      ::usleep(10'000);
+    }
   }
-  ~network() { static_cast<void>(std::system((script_ + " down " + prefix_ + " " + std::to_string(count_)).c_str())); }
   network(const network&) = delete;
   network& operator=(const network&) = delete;
   bool up() const noexcept { return up_; }
@@ -53,8 +57,8 @@ class network {
   static std::string address(std::size_t host) { return "10.231.7." + std::to_string(host + 1) + ":0"; }
 
  private:
-  std::string prefix_, script_;
-  std::size_t count_;
+  std::string prefix_;
+  process script_;  ///< takes them down when this program ends, however it does
   bool up_ = false;
 };
 
@@ -104,8 +108,9 @@ int one(report& r, const std::string& program, const options& o) {
 int on_hosts(report& r, const std::string& program, const options& o) {
   network hosts(program, o.hosts + 1, o.rate);
   if (!hosts.up())
-    return std::cerr << "no network namespaces with links of " << o.rate
-                     << ": that takes root, ip and tc (apt install iproute2)\n",
+    return std::cerr
+               << "no network namespaces with links of " << o.rate
+               << ": that takes root, ip and tc (apt install iproute2), and a --rate that tc knows, such as 1gbit\n",
            1;
   ::setenv("UCX_TLS", "tcp", 0);  // they are one machine to UCX
   const auto spread = [&](std::size_t receivers) {
@@ -207,6 +212,7 @@ int main(int argc, char** argv) {
   std::string on;
   CLI::App app("Weight sync, measured: one source, receivers as processes of their own.");
   auto* one_group = app.add_option_group("one broadcast");
+  one_group->option_defaults()->always_capture_default();
   const CLI::Validator known(
       [](const std::string& name) {
         auto found = transport_of(name, sharing::copy, 1);
@@ -216,13 +222,24 @@ int main(int argc, char** argv) {
   one_group->add_option("--transport", o.spread.transport, "tcp, ucx")->check(known);
   one_group->add_option("--bytes", o.spread.bytes, "of a version, such as 256MB")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 36));
+      ->check(CLI::Range(std::uint64_t{1024}, std::uint64_t{1} << 36))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return std::stoull(text) % 2 == 0 ? "" : "an even number is needed, of 16-bit words";
+          },
+          ""));
   one_group->add_option("--receivers", o.spread.receivers)->check(CLI::Range(1, 1000));
   one_group->add_option("--plan", o.plan)->check(CLI::IsMember({"auto", "direct", "chain", "tree"}));
-  one_group->add_option("--share", o.share, "how a receiver on this machine gets the bytes")
+  one_group
+      ->add_option("--share", o.share, "how a receiver on this machine gets the bytes (wire: as if it were elsewhere)")
       ->check(CLI::IsMember({"map", "copy", "wire"}));
   one_group->add_option("--delta-fraction", o.spread.delta_fraction, "of the 16-bit words that change: sends deltas")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(CLI::Range(0.0, 1.0))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return text.find_first_of("nN") == std::string::npos ? "" : "no number: " + text;
+          },
+          ""));
   one_group->add_option("--chunk", o.spread.chunk, "bytes, at least 4KB; without it chosen")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::Range(std::uint64_t{4096}, std::uint64_t{1} << 36));
@@ -242,6 +259,16 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
   }
+  // What would have no effect is a mistake.
+  const auto refuse = [](const std::string& why) { return std::cerr << "weir bench weights: " << why << "\n", 2; };
+  if (o.spread.delta_fraction >= 0 && o.share != "wire")
+    return refuse("--delta-fraction: deltas cross a wire: --share wire");
+  if (one_group->get_option("--streams")->count() > 0 && o.spread.transport != "tcp")
+    return refuse("--streams is of --transport tcp");
+  if (one_group->get_option("--rate")->count() > 0 && o.hosts == 0) return refuse("--rate is of the links of --hosts");
+  for (const char* other : {"--receivers", "--share", "--peer", "--delta-fraction"})
+    if (o.hosts > 0 && one_group->get_option(other)->count() > 0)
+      return refuse(std::string(other) + " does not go with --hosts: each has one receiver, over the wire");
   o.spread.shape = *weir::read_shape(o.plan);
   o.spread.share = o.share == "map" ? sharing::map : o.share == "copy" ? sharing::copy : sharing::wire;
   const auto program = std::filesystem::absolute(argv[0]).string();
