@@ -471,6 +471,33 @@ TEST_CASE("ucx: a peer killed in the middle of a transfer ends it at once, whate
   }
 }
 
+TEST_CASE("ucx: a peer killed while it says something holds up no connection that is made afterwards") {
+  const variable tls("UCX_TLS", memory_only);
+  serving_process first("ucx", 1000, {"shared_memory=off"});
+  client_of client(maker({{"shared_memory", "off"}}), first.address);
+  const std::vector<std::byte> frame(2000);
+  auto* chatty = &first.process;
+  std::unique_ptr<serving_process> next;
+  // One kill in a few leaves a place in UCX's queue taken and never filled.
+  for (int round = 0; round < 16; ++round) {
+    INFO(round);
+    const auto heard = client.frames.size();
+    for (int i = 0; i < 40; ++i) REQUIRE(client.to_server->send(frame));  // each comes back
+    REQUIRE(client.until([&] { return client.frames.size() > heard + static_cast<std::size_t>(round); }));
+    chatty->kill();
+    const auto closed = client.closed;
+    REQUIRE(client.until([&] { return client.closed > closed || client.to_server->send({}).has_value() == false; }));
+    next = std::make_unique<serving_process>("ucx", 1000, std::vector<std::string>{"shared_memory=off"});
+    auto again = client.mine->connect(next->address, in(5s));
+    REQUIRE(again);
+    client.to_server = *again;
+    chatty = &next->process;
+    std::vector<std::byte> got(1000);
+    REQUIRE(client.get(next->descriptor, 0, got));
+    CHECK((got == pattern(1000, 1)));
+  }
+}
+
 TEST_CASE("ucx: a stopped peer costs the deadline, the buffer is the caller's again, and it is served on") {
   for (const char* way : {tcp_only, memory_only}) {
     INFO(way);

@@ -12,9 +12,10 @@ struct endpoint::pending {
   ended then;
 };
 
-result<std::shared_ptr<endpoint>> endpoint::make(ucp_worker_h worker, const std::string& address, std::uint64_t id,
-                                                 const transport_id& peer, std::function<void()> on_failed) {
-  std::shared_ptr<endpoint> made(new endpoint(id, peer));
+result<std::shared_ptr<endpoint>> endpoint::make(std::shared_ptr<worker> at, const std::string& address,
+                                                 std::uint64_t id, const transport_id& peer,
+                                                 std::function<void()> on_failed) {
+  std::shared_ptr<endpoint> made(new endpoint(std::move(at), address, id, peer));
   made->on_failed_ = std::move(on_failed);
   ucp_ep_params_t params{};
   params.field_mask =
@@ -22,7 +23,7 @@ result<std::shared_ptr<endpoint>> endpoint::make(ucp_worker_h worker, const std:
   params.address = reinterpret_cast<const ucp_address_t*>(address.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {&endpoint::failed, made.get()};
-  if (const auto status = ucp_ep_create(worker, &params, &made->handle_); status != UCS_OK) {
+  if (const auto status = ucp_ep_create(made->at->handle(), &params, &made->handle_); status != UCS_OK) {
     made->handle_ = nullptr;
     const char* tls = std::getenv("UCX_TLS");
     return fail(errc::unsupported, std::string("UCX finds no way to the peer: ") + ucs_status_string(status) +
@@ -38,6 +39,7 @@ endpoint::~endpoint() = default;
 
 void endpoint::failed(void* self, ucp_ep_h, ucs_status_t status) {
   auto& e = *static_cast<endpoint*>(self);
+  e.lost = true;
   if (!std::exchange(e.doomed, true)) e.why = ucs_status_string(status);
   e.on_failed_();
 }
@@ -76,7 +78,7 @@ void endpoint::send(const message& m, std::span<const std::byte> payload, std::s
     (void)p.release();  // its callback has it
 }
 
-void endpoint::receive(ucp_worker_h worker, void* announced, std::span<std::byte> into, ended then) {
+void endpoint::receive(void* announced, std::span<std::byte> into, ended then) {
   auto p = std::make_unique<pending>(pending{shared_from_this(), {}, {}, std::move(then)});
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -86,7 +88,7 @@ void endpoint::receive(ucp_worker_h worker, void* announced, std::span<std::byte
     finished(request, status, static_cast<pending*>(mine));
   };
   ++under_way_;
-  void* const request = ucp_am_recv_data_nbx(worker, announced, into.data(), into.size(), &params);
+  void* const request = ucp_am_recv_data_nbx(at->handle(), announced, into.data(), into.size(), &params);
   if (request == nullptr)
     finished(nullptr, UCS_OK, p.release());
   else if (UCS_PTR_IS_ERR(request))
@@ -95,7 +97,7 @@ void endpoint::receive(ucp_worker_h worker, void* announced, std::span<std::byte
     (void)p.release();
 }
 
-void endpoint::close(ucp_worker_h) {
+void endpoint::close() {
   doomed = true;
   if (handle_ == nullptr) return;
   ucp_request_param_t params{};

@@ -20,17 +20,21 @@ using ended = std::function<void(ucs_status_t)>;
 class endpoint : public std::enable_shared_from_this<endpoint> {
  public:
   /// `unsupported`: UCX finds no way to the peer. `on_failed` is called, from UCX's callback, when the peer is lost.
-  static result<std::shared_ptr<endpoint>> make(ucp_worker_h worker, const std::string& address, std::uint64_t id,
-                                                const transport_id& peer, std::function<void()> on_failed);
+  static result<std::shared_ptr<endpoint>> make(std::shared_ptr<worker> at, const std::string& address,
+                                                std::uint64_t id, const transport_id& peer,
+                                                std::function<void()> on_failed);
   ~endpoint();
   endpoint(const endpoint&) = delete;
   endpoint& operator=(const endpoint&) = delete;
 
   const std::uint64_t id;
   const transport_id peer;
-  std::uint64_t pair = 0;  ///< the peer's endpoint that belongs to it, once that is known
-  std::size_t links = 0;   ///< connections that use it
+  const std::shared_ptr<worker> at;  ///< where the peer's answers arrive
+  const std::uint64_t address_sum;   ///< of the peer's worker
+  std::uint64_t pair = 0;            ///< the peer's endpoint that belongs to it, once that is known
+  std::size_t links = 0;             ///< connections that use it
   time_point idle_since{};
+  bool lost = false;    ///< it failed, or its peer is gone
   bool doomed = false;  ///< to be closed by the loop; why:
   std::string why;
   const lanes& path() const noexcept { return path_; }
@@ -39,16 +43,17 @@ class endpoint : public std::enable_shared_from_this<endpoint> {
   void send(const message& m, std::span<const std::byte> payload, std::shared_ptr<const void> keep, unsigned flags,
             ended then = {});
   /// Receives what a rendezvous announces.
-  void receive(ucp_worker_h worker, void* announced, std::span<std::byte> into, ended then);
+  void receive(void* announced, std::span<std::byte> into, ended then);
   /// At once, whatever is under way: that ends with an error. Outside of callbacks. Once.
-  void close(ucp_worker_h worker);
+  void close();
   /// After a close: UCX will call nothing of it any more.
   bool quiet();
   std::size_t under_way() const noexcept { return under_way_; }
 
  private:
   struct pending;
-  endpoint(std::uint64_t number, const transport_id& to) : id(number), peer(to) {}
+  endpoint(std::shared_ptr<worker> w, const std::string& address, std::uint64_t number, const transport_id& to)
+      : id(number), peer(to), at(std::move(w)), address_sum(sum_of(address)) {}
   static void failed(void* self, ucp_ep_h, ucs_status_t status);
   static void finished(void* request, ucs_status_t status, pending* p);
 

@@ -56,7 +56,7 @@ bool one_machine(const whereabouts& a, const whereabouts& b) {
 std::shared_ptr<link> service::new_link() {
   std::uint64_t id = random();
   while (links_.contains(id)) id = random();
-  auto l = std::make_shared<link>(around_, *this, id);
+  auto l = std::make_shared<link>(around_, *this, id, workers_.back());
   links_.emplace(id, l);
   return l;
 }
@@ -67,9 +67,9 @@ whereabouts service::shared(bool peer_shares) const {
   return w;
 }
 
-std::string service::greeting_text(said what, const greeting& g, const std::string& token) const {
+std::string service::greeting_text(said what, const link& l, const greeting& g, const std::string& token) const {
   std::string body(reinterpret_cast<const char*>(&g), sizeof g);
-  body += token + environment_ + worker_->address();
+  body += token + environment_ + l.at()->address();
   auto text = side_text(what, body);
   side_header head;
   std::memcpy(&head, text.data(), sizeof head);
@@ -84,47 +84,49 @@ greeting service::greet(const link& l) const {
   g.link = l.id();
   g.shares_memory = settings_.shared_memory ? 1 : 0;
   g.settings = static_cast<std::uint32_t>(environment_.size());
-  g.address_sum = sum_of(worker_->address());
+  g.address_sum = sum_of(l.at()->address());
   return g;
 }
 
-result<std::shared_ptr<endpoint>> service::new_endpoint(const transport_id& peer, const std::string& address) {
-  auto made = endpoint::make(worker_->handle(), address, random(), peer, [this] { some_doomed_ = true; });
+/// The newest endpoint between a link's worker and the peer's, of those that will do.
+template <class Condition>
+std::shared_ptr<endpoint> service::known(const link& l, const other_side& peer, Condition condition) const {
+  const auto found = std::find_if(alive_.rbegin(), alive_.rend(), [&](const auto& e) {
+    return !e->doomed && e->peer == peer.id && e->at == l.at() && e->address_sum == sum_of(peer.address) &&
+           condition(*e);
+  });
+  if (found == alive_.rend()) return nullptr;
+  (*found)->idle_since = std::chrono::steady_clock::now();
+  return *found;
+}
+
+result<agreed> service::new_endpoint(const link& l, const other_side& peer) {
+  auto made = endpoint::make(l.at(), peer.address, random(), peer.id, [this] { some_doomed_ = true; });
   if (!made) return fail(made.error());
   (*made)->idle_since = std::chrono::steady_clock::now();
   alive_.push_back(*made);
-  endpoints_[peer] = *made;
-  return made;
-}
-
-result<agreed> service::agree_as_client(const transport_id& peer, const std::string& address, const greeting& there) {
-  const auto found = endpoints_.find(peer);
-  if (found != endpoints_.end() && !found->second->doomed) {
-    const auto& e = found->second;
-    e->idle_since = std::chrono::steady_clock::now();
-    if (there.endpoint != 0 && e->pair == there.endpoint && there.pair == e->id) return agreed{e, true};
-    if (e->pair == 0) return agreed{e, false};  // the peer connects to us as well, right now
-  }
-  auto made = new_endpoint(peer, address);
-  if (!made) return fail(made.error());
   return agreed{*made, false};
 }
 
-result<agreed> service::agree_as_server(const transport_id& peer, const std::string& address, const agreement& there) {
-  const auto found = endpoints_.find(peer);
-  const auto e = found == endpoints_.end() || found->second->doomed ? nullptr : found->second;
+result<agreed> service::agree_as_client(const link& l, const other_side& peer, const greeting& there) {
+  if (there.endpoint != 0)
+    if (auto e = known(l, peer, [&](const endpoint& x) { return x.pair == there.endpoint && x.id == there.pair; }))
+      return agreed{e, true};
+  // Without a pair: the peer connects to us as well, right now.
+  if (auto e = known(l, peer, [](const endpoint& x) { return x.pair == 0; })) return agreed{e, false};
+  return new_endpoint(l, peer);
+}
+
+result<agreed> service::agree_as_server(const link& l, const other_side& peer, const agreement& there) {
+  auto e = known(l, peer, [&](const endpoint& x) { return x.pair == there.endpoint; });
   if (there.reused != 0) {
-    if (!e || e->pair != there.endpoint) return fail(errc::unavailable, "the endpoint is gone: connect again");
+    if (!e) return fail(errc::unavailable, "the endpoint is gone: connect again");
     return agreed{e, true};
   }
-  if (e && (e->pair == 0 || e->pair == there.endpoint)) {
-    e->pair = there.endpoint;
-    return agreed{e, false};
-  }
-  auto made = new_endpoint(peer, address);
-  if (!made) return fail(made.error());
-  (*made)->pair = there.endpoint;
-  return agreed{*made, false};
+  if (!e) e = known(l, peer, [](const endpoint& x) { return x.pair == 0; });
+  auto found = e ? result<agreed>(agreed{e, false}) : new_endpoint(l, peer);
+  if (found) found->with->pair = there.endpoint;
+  return found;
 }
 
 /// Never slow without a word.
@@ -159,7 +161,7 @@ result<std::shared_ptr<connection>> service::connect(const std::string& address,
   };
   auto ours = greet(*l);
   ours.token = static_cast<std::uint32_t>(settings_.token.size());
-  auto welcome = ask(socket, greeting_text(said::hello, ours, settings_.token), address, deadline);
+  auto welcome = ask(socket, greeting_text(said::hello, *l, ours, settings_.token), address, deadline);
   if (!welcome) return given_up(welcome.error());
   if (welcome->head.said != said::welcome) return given_up(refusal_of(*welcome, address));
   if (const auto differs = difference(welcome->head)) return given_up(*differs);
@@ -169,7 +171,7 @@ result<std::shared_ptr<connection>> service::connect(const std::string& address,
     return given_up({errc::unsupported, address + ": " + *differs});
   const bool shares = settings_.shared_memory && there->g.shares_memory != 0;
   l->introduce(address, there->g.link, shared(shares), there->g.here);
-  auto found = call([&] { return agree_as_client(there->g.here.transport, there->address, there->g); });
+  auto found = call([&] { return agree_as_client(*l, {there->g.here.transport, there->address}, there->g); });
   if (!found) return given_up(found.error());
   const agreement mine{found->with->id, found->reused ? 1U : 0U};
   auto accepted = ask(socket, side_struct(said::ready, mine), address, deadline);
@@ -257,23 +259,21 @@ bool service::hello(visitor& v, const side_message& m) {
   v.link = new_link();
   const bool shares = settings_.shared_memory && there->g.shares_memory != 0;
   v.link->introduce(v.peer, there->g.link, shared(shares), there->g.here);
-  v.id = there->g.here.transport;
-  v.address = std::move(there->address);
+  v.side = {there->g.here.transport, std::move(there->address)};
   v.slow = one_machine(here_, there->g.here) && !(shares && here_.same_host(there->g.here));
   auto ours = greet(*v.link);
-  if (const auto found = endpoints_.find(v.id); found != endpoints_.end() && !found->second->doomed) {
-    ours.endpoint = found->second->id;
-    ours.pair = found->second->pair;
-    found->second->idle_since = std::chrono::steady_clock::now();
+  if (const auto e = known(*v.link, v.side, [](const endpoint&) { return true; })) {
+    ours.endpoint = e->id;
+    ours.pair = e->pair;
   }
-  v.socket.send(greeting_text(said::welcome, ours, {}));
+  v.socket.send(greeting_text(said::welcome, *v.link, ours, {}));
   return true;
 }
 
 bool service::ready(visitor& v, const side_message& m) {
   const auto theirs = m.as<agreement>();
   if (m.head.said != said::ready || !theirs) return turn_away(v, errc::invalid_data, "an answer that no Weir sends");
-  auto found = agree_as_server(v.id, v.address, *theirs);
+  auto found = agree_as_server(*v.link, v.side, *theirs);
   if (!found) return turn_away(v, found.error().code, found.error().message);
   if (v.slow) look_at(*found->with, here_, false, v.peer);
   v.socket.send(side_struct(said::accepted, agreement{found->with->id, found->reused ? 1U : 0U}));

@@ -6,8 +6,10 @@
 #include <cstdlib>
 #include <mutex>
 #include <sstream>
+#include <utility>
 
 #include "environment.hpp"
+#include "wire.hpp"
 
 #if __has_include(<ucs/debug/log_def.h>)
 #include <ucs/debug/log_def.h>
@@ -96,8 +98,8 @@ std::shared_ptr<void> context::know(const std::shared_ptr<context>& c, void* at,
   return {known, [c](void* handle) { (void)ucp_mem_unmap(c->handle(), static_cast<ucp_mem_h>(handle)); }};
 }
 
-result<std::unique_ptr<worker>> worker::make(std::shared_ptr<context> c) {
-  std::unique_ptr<worker> made(new worker(std::move(c)));
+result<std::shared_ptr<worker>> worker::make(std::shared_ptr<context> c, on_message handler) {
+  std::shared_ptr<worker> made(new worker(std::move(c), std::move(handler)));
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SINGLE;
@@ -109,6 +111,19 @@ result<std::unique_ptr<worker>> worker::make(std::shared_ptr<context> c) {
     return refused(status);
   }
   if (const auto status = ucp_worker_get_efd(made->handle_, &made->fd_); status != UCS_OK) return refused(status);
+  ucp_am_handler_param_t messages{};
+  messages.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  messages.id = message_id;
+  messages.flags = UCP_AM_FLAG_WHOLE_MSG;
+  messages.cb = [](void* self, const void* header, std::size_t header_length, void* data, std::size_t length,
+                   const ucp_am_recv_param_t* param) {
+    auto& w = *static_cast<worker*>(self);
+    return w.handler_(w, header, header_length, data, length, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  };
+  messages.arg = made.get();
+  if (const auto status = ucp_worker_set_am_recv_handler(made->handle_, &messages); status != UCS_OK)
+    return refused(status);
   ucp_address_t* address = nullptr;
   std::size_t length = 0;
   if (const auto status = ucp_worker_get_address(made->handle_, &address, &length); status != UCS_OK)
@@ -118,8 +133,10 @@ result<std::unique_ptr<worker>> worker::make(std::shared_ptr<context> c) {
   return made;
 }
 
-worker::~worker() {
-  if (handle_ != nullptr) ucp_worker_destroy(handle_);
+worker::~worker() { destroy(); }
+
+void worker::destroy() {
+  if (handle_ != nullptr) ucp_worker_destroy(std::exchange(handle_, nullptr));
 }
 
 lanes lanes_of(ucp_ep_h endpoint) {

@@ -3,6 +3,7 @@
 
 #include <ucp/api/ucp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,17 +40,24 @@ class context {
 /// A worker, used by one thread at a time.
 class worker {
  public:
-  static result<std::unique_ptr<worker>> make(std::shared_ptr<context> c);
+  /// What UCX's handlers of active messages are given.
+  using on_message = std::function<ucs_status_t(worker& at, const void* header, std::size_t header_length, void* data,
+                                                std::size_t length, bool announced)>;
+  /// Messages with the identifier `message_id` go to `handler`, which runs while `handle` is progressed.
+  static result<std::shared_ptr<worker>> make(std::shared_ptr<context> c, on_message handler);
   ~worker();
   worker(const worker&) = delete;
   worker& operator=(const worker&) = delete;
+  /// Before its time, whoever still has it.
+  void destroy();
   ucp_worker_h handle() const noexcept { return handle_; }
   int event_fd() const noexcept { return fd_; }
   const std::string& address() const noexcept { return address_; }
 
  private:
-  explicit worker(std::shared_ptr<context> c) noexcept : context_(std::move(c)) {}
+  worker(std::shared_ptr<context> c, on_message handler) : context_(std::move(c)), handler_(std::move(handler)) {}
   std::shared_ptr<context> context_;
+  on_message handler_;
   ucp_worker_h handle_ = nullptr;
   int fd_ = -1;
   std::string address_;

@@ -209,6 +209,7 @@ void link::end() {
   state_ = state::over;
   linger_ = time_point::max();
   socket_.close();
+  at_.reset();
   early_.clear();
   if (endpoint_ && --endpoint_->links == 0) endpoint_->idle_since = std::chrono::steady_clock::now();
   arm();
@@ -391,7 +392,7 @@ ucs_status_t link::on_data(const message& m, void* data, std::size_t length, boo
     c.bounce.resize(c.size);
     into = c.bounce;
   }
-  endpoint_->receive(service_.worker(), data, into,
+  endpoint_->receive(data, into,
                      [keep = shared_from_this(), id = m.id](ucs_status_t status) { keep->arrived(id, status); });
   return UCS_INPROGRESS;
 }

@@ -35,12 +35,12 @@ struct surroundings {
 class service_of_links {
  public:
   virtual ~service_of_links() = default;
-  virtual ucp_worker_h worker() noexcept = 0;
+
   /// The link's `expire` is wanted then; time_point::max() for never.
   virtual void wake(link& l, time_point when) = 0;
   /// The link is over.
   virtual void forget(link& l) = 0;
-  /// The endpoint is to be closed: by the loop.
+  /// The endpoint's peer is gone, or of no use: it is to be closed, by the loop.
   virtual void doom(endpoint& e, const std::string& why) = 0;
   /// What has been said on the link's socket is wanted no more.
   virtual void unwatch(link& l) = 0;
@@ -67,8 +67,9 @@ struct operation {
 
 class link : public std::enable_shared_from_this<link> {
  public:
-  link(surroundings around, service_of_links& service, std::uint64_t id)
-      : around_(std::move(around)), service_(service), id_(id) {}
+  /// `at` is where the peer is told to send what it says.
+  link(surroundings around, service_of_links& service, std::uint64_t id, std::shared_ptr<worker> at)
+      : around_(std::move(around)), service_(service), id_(id), at_(std::move(at)) {}
 
   // ---- the user's thread
   void transfer(std::shared_ptr<operation> op, const std::string& descriptor);
@@ -79,6 +80,7 @@ class link : public std::enable_shared_from_this<link> {
 
   // ---- the service's thread
   std::uint64_t id() const noexcept { return id_; }
+  const std::shared_ptr<worker>& at() const noexcept { return at_; }
   const std::string& peer() const noexcept { return peer_; }
   std::shared_ptr<ucx::endpoint> endpoint() const noexcept { return endpoint_; }
   side_socket& socket() noexcept { return socket_; }
@@ -148,6 +150,7 @@ class link : public std::enable_shared_from_this<link> {
   surroundings around_;
   service_of_links& service_;  ///< while its thread runs
   std::uint64_t id_;
+  std::shared_ptr<worker> at_;
   std::uint64_t id_there_ = 0;
   std::string peer_;
   std::optional<local_lane> local_;

@@ -88,7 +88,7 @@ ucs_status_t link::on_put(const message& m, void* data, std::size_t length, bool
   }
   ++answers_;
   const std::span<std::byte> to(into->data + m.offset, length);
-  endpoint_->receive(service_.worker(), data, to, [self = shared_from_this(), m, into](ucs_status_t status) {
+  endpoint_->receive(data, to, [self = shared_from_this(), m, into](ucs_status_t status) {
     --self->answers_;
     self->stored(m, into, status);
   });

@@ -49,7 +49,7 @@ result<transport_maker> maker(const transport_settings& given) {
   // Whether UCX works here is told now.
   auto tried = context::make();
   if (!tried) return fail(tried.error());
-  if (auto w = worker::make(*tried); !w) return fail(w.error());
+  if (auto w = worker::make(*tried, {}); !w) return fail(w.error());
   return [s](transport_handlers handlers) { return std::make_unique<ucx_transport>(std::move(handlers), s); };
 }
 

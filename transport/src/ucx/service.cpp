@@ -33,18 +33,9 @@ service::service(std::shared_ptr<const transport_handlers> handlers, std::shared
   auto c = context::make();
   if (!c) throw std::runtime_error(c.error().message);
   context_ = *c;
-  auto w = worker::make(context_);
+  auto w = new_worker();
   if (!w) throw std::runtime_error(w.error().message);
-  worker_ = std::move(*w);
-  ucp_am_handler_param_t handler{};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-                       UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = message_id;
-  handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-  handler.cb = &service::on_message;
-  handler.arg = this;
-  if (const auto status = ucp_worker_set_am_recv_handler(worker_->handle(), &handler); status != UCS_OK)
-    throw std::runtime_error(std::string("UCX has no active messages here: ") + ucs_status_string(status));
+  workers_.push_back(std::move(*w));
   around_ = {to_user_, mail_, handlers_, regions_, segments_, settings_.chunk, settings_.window};
   segments_->on_first([mail = mail_, this] { mail->post([this] { sweeping_ = true; }); });
   thread_ = std::thread([this] { run(); });
@@ -132,7 +123,8 @@ bool service::linger_awake() {
 /// Whatever there is to do without waiting; whether there was anything.
 bool service::work() {
   unsigned count = 0;
-  while (count < 64 && ucp_worker_progress(worker_->handle()) != 0) ++count;
+  for (const auto& w : workers_)
+    for (unsigned here = 0; here < 64 && ucp_worker_progress(w->handle()) != 0; ++here) ++count;
   if (count > 0) {
     fruitless_ = 0;
     worked_ = std::chrono::steady_clock::now();
@@ -146,7 +138,9 @@ bool service::work() {
 
 void service::sleep() {
   // A descriptor that is ready though there is nothing to do must not keep a core busy.
-  const auto status = ucp_worker_arm(worker_->handle());
+  auto status = UCS_OK;
+  for (const auto& w : workers_)
+    if (status == UCS_OK) status = ucp_worker_arm(w->handle());
   if (status == UCS_ERR_BUSY && ++fruitless_ < 1000) return;
   if (status == UCS_OK && ++fruitless_ < 1000) {
     auto time = std::chrono::duration_cast<std::chrono::milliseconds>(nap);
@@ -164,11 +158,13 @@ void service::sleep() {
 
 /// Waits so long for sockets, mail and UCX, and sees to the sockets.
 void service::watch(int milliseconds) {
-  std::vector<pollfd> fds{{worker_->event_fd(), POLLIN, 0}, {mail_->fd(), POLLIN, 0}};
+  std::vector<pollfd> fds{{mail_->fd(), POLLIN, 0}};
+  for (const auto& w : workers_) fds.push_back({w->event_fd(), POLLIN, 0});
+  const auto own = fds.size();
   const auto now = std::chrono::steady_clock::now();
   if (now >= accept_again_)
     for (const auto& l : listeners_) fds.push_back({l.get(), POLLIN, 0});
-  const auto listening = fds.size() - 2;
+  const auto listening = fds.size() - own;
   const auto events = [](const side_socket& s) {
     return static_cast<short>(s.wants_to_write() ? POLLIN | POLLOUT : POLLIN);
   };
@@ -183,8 +179,9 @@ void service::watch(int milliseconds) {
   const int some = ::poll(fds.data(), fds.size(), milliseconds);
   if (some == 0 && milliseconds > 0) fruitless_ = 0;
   if (some <= 0) return;
-  if ((fds[0].revents == 0) || fds[1].revents != 0) fruitless_ = 0;
-  auto at = fds.begin() + 2;
+  auto at = fds.begin() + static_cast<std::ptrdiff_t>(own);
+  if (fds[0].revents != 0 || std::all_of(fds.begin() + 1, at, [](const pollfd& p) { return p.revents == 0; }))
+    fruitless_ = 0;
   std::vector<int> knocked;
   for (std::size_t i = 0; i < listening; ++i, ++at)
     if (at->revents != 0) knocked.push_back(at->fd);
@@ -219,9 +216,30 @@ void service::forget(link& l) { links_.erase(l.id()); }
 
 void service::unwatch(link& l) { l.socket().close(); }
 
-void service::doom(endpoint& e, const std::string& why) {
+void service::retire(endpoint& e, const std::string& why) {
   if (!std::exchange(e.doomed, true)) e.why = why;
   some_doomed_ = true;
+}
+
+void service::doom(endpoint& e, const std::string& why) {
+  e.lost = true;
+  retire(e, why);
+}
+
+result<std::shared_ptr<worker>> service::new_worker() {
+  return worker::make(
+      context_, [this](const worker& at, const void* header, std::size_t header_length, void* data, std::size_t length,
+                       bool announced) { return on_message(at, header, header_length, data, length, announced); });
+}
+
+/// New connections go by a worker of their own from now on. UCX's shared memory has one queue for all who send to a
+/// worker: one that is killed between taking a place in it and filling it stops the queue for ever (UCX issue 10370;
+/// seen with 1.13 for one kill in 30, in mid-transfer). Connections that the worker has may be well, and keep it.
+void service::renew_worker() {
+  auto made = new_worker();
+  if (!made)
+    return notice("a peer was lost, and what it left in shared memory may hold up others: " + made.error().message);
+  workers_.push_back(std::move(*made));
 }
 
 /// Endpoints that failed, or have to fail: their links end, and UCX gives back what it holds.
@@ -229,16 +247,17 @@ void service::end_doomed() {
   some_doomed_ = false;
   watch(0);  // who said goodbye before is not lost
   const auto all = alive_;
+  bool renew = false;
   for (const auto& e : all) {
     if (!e->doomed) continue;
+    renew = renew || (e->lost && e->path().within_host && e->at == workers_.back());
     for (const auto& [id, l] : std::map(links_))
       if (l->endpoint() == e) l->broke({errc::unavailable, "the connection to " + l->peer() + " was lost: " + e->why});
     std::erase(alive_, e);
-    if (const auto found = endpoints_.find(e->peer); found != endpoints_.end() && found->second == e)
-      endpoints_.erase(found);
-    e->close(worker_->handle());
+    e->close();
     if (!e->quiet()) closing_.push_back(e);
   }
+  if (renew && !stopping_) renew_worker();
 }
 
 void service::tidy() {
@@ -248,40 +267,42 @@ void service::tidy() {
   swept_ = now;
   if (sweeping_) sweeping_ = segments_->sweep();
   for (const auto& e : alive_)
-    if (e->links == 0 && now - e->idle_since >= idle_time) doom(*e, "nobody uses it");
+    if (e->links == 0 && now - e->idle_since >= idle_time) retire(*e, "nobody uses it");
   std::erase_if(visitors_, [&](const auto& v) {
     if (v->patience > now) return false;
     if (v->link) links_.erase(v->link->id());
     return true;
   });
   if (some_doomed_) end_doomed();
+  if (const auto latest = workers_.back(); workers_.size() > 1)
+    std::erase_if(workers_, [&](const auto& w) { return w != latest && w.use_count() == 1; });
 }
 
 void service::end() {
   for (const auto& [id, l] : std::map(links_)) l->shut();
-  for (const auto& e : std::vector(alive_)) doom(*e, "the transport is gone");
+  for (const auto& e : std::vector(alive_)) retire(*e, "the transport is gone");
   end_doomed();
   for (const auto until = std::chrono::steady_clock::now() + letting_go;
        !closing_.empty() && std::chrono::steady_clock::now() < until;) {
-    ucp_worker_progress(worker_->handle());
+    for (const auto& w : workers_) ucp_worker_progress(w->handle());
     tidy();
   }
   mail_->run();
   timers_.clear();
-  endpoints_.clear();
-  worker_.reset();
+  for (const auto& w : workers_) w->destroy();
+  workers_.clear();
 }
 
-ucs_status_t service::on_message(void* self, const void* header, std::size_t header_length, void* data,
-                                 std::size_t length, const ucp_am_recv_param_t* param) {
-  auto& s = *static_cast<service*>(self);
+ucs_status_t service::on_message(const worker& at, const void* header, std::size_t header_length, void* data,
+                                 std::size_t length, bool announced) {
   message m;
   if (header_length != sizeof m) return UCS_OK;
   std::memcpy(&m, header, sizeof m);
-  const auto found = s.links_.find(m.link);
-  if (found == s.links_.end()) return UCS_OK;  // of a connection that is over
+  const auto found = links_.find(m.link);
+  if (found == links_.end() || found->second->at().get() != &at)
+    return UCS_OK;  // of a connection that is over, or none
   const auto l = found->second;
-  return l->on_message(m, data, length, (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  return l->on_message(m, data, length, announced);
 }
 
 }  // namespace weir::ucx

@@ -23,6 +23,12 @@ struct settings {
   bool shared_memory = true;
 };
 
+/// Who is to be reached: the transport, and its worker's address.
+struct other_side {
+  transport_id id{};
+  std::string address;
+};
+
 /// What a handshake agreed on.
 struct agreed {
   std::shared_ptr<endpoint> with;
@@ -44,7 +50,7 @@ class service final : public service_of_links {
   bool shares_memory() const noexcept { return settings_.shared_memory && here_.machine != 0; }
 
   // ---- its own
-  ucp_worker_h worker() noexcept override { return worker_->handle(); }
+
   void wake(link& l, time_point when) override;
   void forget(link& l) override;
   void doom(endpoint& e, const std::string& why) override;
@@ -57,9 +63,8 @@ class service final : public service_of_links {
     std::string peer;
     time_point patience;
     std::shared_ptr<weir::ucx::link> link;  ///< once it said hello
-    transport_id id{};
-    std::string address;  ///< its worker's
-    bool slow = false;    ///< it is on this machine, and shares no memory
+    other_side side;
+    bool slow = false;  ///< it is on this machine, and shares no memory
   };
 
   void run();
@@ -73,6 +78,7 @@ class service final : public service_of_links {
   bool ready(visitor& v, const side_message& m);
   bool turn_away(visitor& v, errc code, const std::string& why);
   void expire();
+  void retire(endpoint& e, const std::string& why);
   void end_doomed();
   void tidy();
   void end();
@@ -89,15 +95,19 @@ class service final : public service_of_links {
   std::shared_ptr<link> new_link();
   whereabouts shared(bool peer_shares) const;
   greeting greet(const link& l) const;
-  std::string greeting_text(said what, const greeting& g, const std::string& token) const;
-  result<std::shared_ptr<endpoint>> new_endpoint(const transport_id& peer, const std::string& address);
-  result<agreed> agree_as_client(const transport_id& peer, const std::string& address, const greeting& there);
-  result<agreed> agree_as_server(const transport_id& peer, const std::string& address, const agreement& there);
+  std::string greeting_text(said what, const link& l, const greeting& g, const std::string& token) const;
+  template <class Condition>
+  std::shared_ptr<endpoint> known(const link& l, const other_side& peer, Condition condition) const;
+  result<agreed> new_endpoint(const link& l, const other_side& peer);
+  result<agreed> agree_as_client(const link& l, const other_side& peer, const greeting& there);
+  result<agreed> agree_as_server(const link& l, const other_side& peer, const agreement& there);
+  result<std::shared_ptr<worker>> new_worker();
+  void renew_worker();
   void notice(const std::string& what);
   void look_at(const endpoint& e, const whereabouts& there, bool maps, const std::string& peer);
 
-  static ucs_status_t on_message(void* self, const void* header, std::size_t header_length, void* data,
-                                 std::size_t length, const ucp_am_recv_param_t* param);
+  ucs_status_t on_message(const worker& at, const void* header, std::size_t header_length, void* data,
+                          std::size_t length, bool announced);
 
   settings settings_;
   std::shared_ptr<const transport_handlers> handlers_;
@@ -108,7 +118,6 @@ class service final : public service_of_links {
   whereabouts here_;
   std::string environment_;  ///< as it was when UCX read it
   std::shared_ptr<context> context_;
-  std::unique_ptr<ucx::worker> worker_;
   surroundings around_;
   std::atomic<bool> told_of_memory_ = false;
 
@@ -124,7 +133,8 @@ class service final : public service_of_links {
   std::vector<descriptor> listeners_;
   std::vector<std::unique_ptr<visitor>> visitors_;
   std::map<std::uint64_t, std::shared_ptr<link>> links_;
-  std::map<transport_id, std::shared_ptr<endpoint>> endpoints_;  ///< for new connections
+  /// New connections have the last. Those before it are there for the connections that they had when a peer was lost.
+  std::vector<std::shared_ptr<worker>> workers_;
   std::vector<std::shared_ptr<endpoint>> alive_, closing_;
   std::set<std::pair<time_point, std::shared_ptr<link>>> timers_;
   std::thread thread_;
