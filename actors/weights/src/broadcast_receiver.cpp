@@ -21,6 +21,8 @@ namespace {
 
 constexpr auto connect_patience = 2s;
 constexpr auto reconnect_after = 500ms;
+/// Whom the source has not heard of for `broadcast_settings::silence` is let go of.
+constexpr auto sign_of_life_after = 1s;
 constexpr std::uint64_t least_chunk = 1024;
 
 payload_id whole(weight_version version) { return {version, no_base}; }
@@ -62,12 +64,13 @@ struct broadcast_receiver::state {
   // Memory that a transport may still write into outlives it: it is destroyed after `data`.
   std::optional<version_slots> slots;
   std::map<payload_id, std::shared_ptr<region>> deltas;
+  crew helpers;  ///< that apply deltas
   payload_server server;
   std::optional<job> current;
   std::unique_ptr<transport> data;
   std::string address, host;
   std::shared_ptr<connection> source;
-  clock_::time_point source_again{};
+  clock_::time_point source_again{}, told{};
   bool left = false;
   std::map<std::string, std::shared_ptr<connection>> parents;  ///< by address
   std::vector<std::shared_ptr<connection>> children;
@@ -76,7 +79,8 @@ struct broadcast_receiver::state {
   std::vector<mapped_payload> mapped;
   std::optional<weight_version> told_adopted;
 
-  state(receiver_settings s, receiver_handlers h) : settings(std::move(s)), handlers(std::move(h)) {}
+  state(receiver_settings s, receiver_handlers h)
+      : settings(std::move(s)), handlers(std::move(h)), helpers(delta_threads(settings.delta_threads)) {}
 
   void notice(const std::string& what) const {
     if (handlers.on_notice) handlers.on_notice(what);
@@ -89,12 +93,18 @@ struct broadcast_receiver::state {
     if (!made) return fail(made.error());
     source = *made;
     auto sent = source->send(write(hello{protocol, 1, settings.bytes, settings.name, address, host}));
-    if (sent && newest) sent = tell({newest->version + 1, told_adopted ? *told_adopted + 1 : 0, 0, 0, 0, 0, 0, {}});
+    if (sent && newest) sent = tell(standing());
     return sent;
+  }
+
+  /// What is here and read, without news.
+  status standing() const {
+    return {newest ? newest->version + 1 : 0, told_adopted ? *told_adopted + 1 : 0, 0, 0, 0, 0, 0, {}};
   }
 
   result<void> tell(status s) {
     if (!source) return fail(errc::unavailable, "the source is not connected");
+    told = clock_::now();
     return source->send(write(std::move(s)));
   }
 
@@ -282,7 +292,7 @@ struct broadcast_receiver::state {
     const auto into = j.delta ? deltas.at(size.id)->bytes() : j.into->memory->bytes();
     if (j.delta) {
       const auto target = j.into->memory->bytes();
-      j.applier = delta_applier(into, j.step == 0 ? j.base : std::span<const std::byte>(target), target);
+      j.applier = delta_applier(helpers, into, j.step == 0 ? j.base : std::span<const std::byte>(target), target);
     }
     j.fetched = false;
     payload_fetch::hooks h;
@@ -428,10 +438,11 @@ struct broadcast_receiver::state {
     if (!current && next) {
       const auto what = *std::exchange(next, std::nullopt);
       if (newest && what.snapshot.id.version <= newest->version)
-        static_cast<void>(tell({newest->version + 1, told_adopted ? *told_adopted + 1 : 0, 0, 0, 0, 0, 0, {}}));
+        static_cast<void>(tell(standing()));
       else
         current.emplace(), current->what = what, current->map = what.local != 0 && settings.map;
     }
+    if (source && clock_::now() - told > sign_of_life_after) static_cast<void>(tell(standing()));
     if (current && !current->started && start()) ++done;
     if (current && current->mapping && clock_::now() - current->heard > settings.silence)
       map_failed("its owner says nothing");
@@ -472,7 +483,7 @@ result<std::unique_ptr<broadcast_receiver>> broadcast_receiver::make(const trans
 void broadcast_receiver::adopted(weight_version version) {
   if (state_->told_adopted && version <= *state_->told_adopted) return;
   state_->told_adopted = version;
-  static_cast<void>(state_->tell({state_->newest ? state_->newest->version + 1 : 0, version + 1, 0, 0, 0, 0, 0, {}}));
+  static_cast<void>(state_->tell(state_->standing()));
 }
 std::size_t broadcast_receiver::progress() { return state_->progress(); }
 int broadcast_receiver::event_fd() const noexcept { return state_->data->event_fd(); }

@@ -35,6 +35,7 @@ struct broadcast_source::state {
     std::optional<weight_version> arrived, adopted;
     std::uint64_t failures = 0;
     clock_::time_point again{};
+    clock_::time_point heard;
   };
   struct held {
     std::shared_ptr<region> content;
@@ -56,8 +57,13 @@ struct broadcast_source::state {
   std::vector<payload_size> chain;  ///< of deltas that are served, the newest last
   double rate = assumed_rate;
   std::optional<weight_version> told_adopted;
+  bool told_dense = false;  ///< that deltas are no smaller
+  clock_::time_point looked = clock_::now();
 
-  explicit state(broadcast_settings s, source_handlers h) : settings(std::move(s)), handlers(std::move(h)) {}
+  explicit state(broadcast_settings s, source_handlers h)
+      : settings(std::move(s)),
+        handlers(std::move(h)),
+        deltas(settings.ranges, settings.delta == delta_use::off ? 1 : delta_threads(settings.delta_threads)) {}
 
   void notice(const std::string& what) const {
     if (handlers.on_notice) handlers.on_notice(what);
@@ -78,6 +84,7 @@ struct broadcast_source::state {
     if (const auto* s = std::get_if<subscribe>(&*read_frame)) return server.subscribed(peer, *s);
     if (const auto* r = std::get_if<release>(&*read_frame)) return server.released(from, r->id);
     auto* m = find(from);
+    if (m != nullptr) m->heard = clock_::now();
     if (const auto* s = std::get_if<status>(&*read_frame); s != nullptr && m != nullptr) return said(*m, *s);
     drop(peer, "it sent a frame that it should not");
   }
@@ -98,7 +105,8 @@ struct broadcast_source::state {
                             std::to_string(settings.bytes));
     if (h.join == 0 || find(*peer) != nullptr) return;
     if (peer->send(write(welcome{settings.bytes, settings.description})))
-      members.push_back({peer, h.name, h.address, settings.share ? h.host : std::string(), {}, {}, {}, 0, {}});
+      members.push_back(
+          {peer, h.name, h.address, settings.share ? h.host : std::string(), {}, {}, {}, 0, {}, clock_::now()});
   }
 
   void said(member& m, const status& s) {
@@ -127,6 +135,19 @@ struct broadcast_source::state {
     std::erase_if(members, [&](const member& m) { return m.peer.get() == &gone; });
     std::erase_if(peers, [&](const auto& p) { return p.get() == &gone; });
     settle();
+  }
+
+  /// A stopped process keeps its connections, and would hold up every version: it joins again when it goes on.
+  void drop_silent() {
+    // Who slept here cannot say who was silent.
+    if (clock_::now() - looked > settings.silence / 2)
+      for (auto& m : members) m.heard = clock_::now();
+    looked = clock_::now();
+    std::vector<std::shared_ptr<connection>> silent;
+    for (const auto& m : members)
+      if (clock_::now() - m.heard > settings.silence) silent.push_back(m.peer);
+    for (const auto& peer : silent)
+      drop(peer, "it has said nothing for " + std::to_string(settings.silence.count()) + " ms");
   }
 
   member* find(const connection& peer) {
@@ -194,10 +215,12 @@ struct broadcast_source::state {
     auto memory = made.records.empty() ? fail(errc::unavailable, "it is no smaller than the whole")
                                        : data->allocate(made.records.size());
     if (!memory) {
-      notice("weight version " + std::to_string(made.id.version) +
-             " is sent whole, not as a delta: " + memory.error().message);
+      if (!made.records.empty() || !std::exchange(told_dense, true))
+        notice("weight version " + std::to_string(made.id.version) +
+               " is sent whole, not as a delta: " + memory.error().message);
       return chain_broken();
     }
+    told_dense = false;
     std::copy(made.records.begin(), made.records.end(), (*memory)->bytes().begin());
     v.report.delta_bytes = made.records.size();
     const payload_size size{made.id, made.records.size(),
@@ -295,6 +318,7 @@ struct broadcast_source::state {
 
   std::size_t progress() {
     auto done = data->progress();
+    drop_silent();
     if (deltas.work()) {
       encoded();
       settle();
@@ -319,13 +343,15 @@ result<std::unique_ptr<broadcast_source>> broadcast_source::make(const transport
   if (settings.bytes == 0) throw std::invalid_argument("a broadcast's versions have at least one byte");
   if (settings.chunk != 0 && settings.chunk < 1024)
     throw std::invalid_argument("a broadcast's chunks have at least 1024 bytes");
+  if (settings.silence < 2s)
+    throw std::invalid_argument("a broadcast's receivers say something every second: silence is 2 s or more");
   std::uint64_t covered = 0;
   for (const auto& r : settings.ranges) covered = r.offset == covered ? covered + r.bytes : ~std::uint64_t{0};
   if (settings.delta != delta_use::off && covered != settings.bytes)
     throw std::invalid_argument("delta ranges do not cover a version from its first byte to its last");
   auto made = std::make_unique<state>(std::move(settings), std::move(handlers));
   auto* s = made.get();
-  s->deltas = delta_maker(s->settings.ranges);
+
   transport_handlers h;
   h.on_accepted = [s](std::shared_ptr<connection> peer) { s->peers.push_back(std::move(peer)); };
   h.on_frame = [s](connection& from, std::span<const std::byte> frame) { s->on_frame(from, frame); };

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "broadcast_frames.hpp"
+#include "crew.hpp"
 #include "weir/transport/transport.hpp"
 #include "weir/weights/delta.hpp"
 
@@ -20,8 +21,8 @@ class delta_maker {
     double seconds = 0;
   };
 
-  delta_maker() = default;
-  explicit delta_maker(std::vector<delta_range> ranges) : ranges_(std::move(ranges)) {}
+  delta_maker(std::vector<delta_range> ranges, std::size_t threads)
+      : ranges_(std::move(ranges)), crew_(threads), coders_(crew_.size()), coded_(pieces * crew_.size()) {}
 
   void start(const payload_id& id, std::shared_ptr<region> base, std::shared_ptr<region> next) {
     made_ = {id, {}, 0};
@@ -43,7 +44,14 @@ class delta_maker {
     const auto base = std::as_const(*base_).bytes(), next = std::as_const(*next_).bytes();
     auto elapsed = clock::duration{};
     while (done_ < ranges_.size() && elapsed < std::chrono::milliseconds(2)) {
-      encoder_.encode(base, next, ranges_[done_++], made_.records);
+      const auto count = std::min(coded_.size(), ranges_.size() - done_);
+      crew_.run(count, [&](std::size_t i, std::size_t who) {
+        coded_[i].clear();
+        coders_[who].encode(base, next, ranges_[done_ + i], coded_[i]);
+      });
+      for (std::size_t i = 0; i < count; ++i)
+        made_.records.insert(made_.records.end(), coded_[i].begin(), coded_[i].end());
+      done_ += count;
       elapsed = clock::now() - begin;
     }
     made_.seconds += std::chrono::duration<double>(clock::now() - begin).count();
@@ -71,8 +79,12 @@ class delta_maker {
   }
 
  private:
+  static constexpr std::size_t pieces = 2;  ///< a thread, between two looks at the clock
+
   std::vector<delta_range> ranges_;
-  delta_encoder encoder_;
+  crew crew_;
+  std::vector<delta_encoder> coders_;          ///< a thread each
+  std::vector<std::vector<std::byte>> coded_;  ///< the latest ranges' records
   std::shared_ptr<region> base_, next_;
   std::size_t done_ = 0;
   made made_;

@@ -87,6 +87,29 @@ TEST_CASE("a delta is what travels where the base is there, and a chain of them 
   }
 }
 
+TEST_CASE("several threads code and apply a delta as one does") {
+  const std::size_t bytes = 8'000'000;
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t threads : {1, 3}) {
+    auto settings = shaped(broadcast_shape::direct);
+    settings.delta = delta_use::on;
+    settings.delta_threads = threads;
+    spreading s(bytes, over_inproc(), settings);
+    auto& r = s.join("r", [&](receiver_settings& x) {
+      fetching(x);
+      x.delta_threads = threads;
+    });
+    for (weight_version v = 0; v < 3; ++v) {
+      s.publish(v);
+      REQUIRE(s.all_have(v));
+    }
+    CHECK(r.newest.delta);
+    CHECK(r.notices.empty());
+    sizes.push_back(r.newest.wire_bytes);
+  }
+  CHECK(sizes[0] == sizes[1]);
+}
+
 TEST_CASE("who joins late gets the newest version alone") {
   spreading s(size, over_inproc(), shaped(broadcast_shape::chain));
   s.publish(3);
@@ -226,4 +249,40 @@ TEST_CASE("a receiver that cannot use what the source has says why, and leaves f
     return false;
   }());
   CHECK(r.arrived.empty());
+}
+
+TEST_CASE("a receiver that stopped holds the others up for a while, and is let in again when it goes on") {
+  auto settings = shaped(broadcast_shape::direct);
+  settings.silence = 2s;
+  spreading s(size, over_inproc(), settings);
+  s.join("quick", fetching);
+  auto& stopped = s.join("stopped", fetching);
+  REQUIRE(s.until([&] { return s.source->receivers() == 2; }));
+  s.publish(1);
+  REQUIRE(s.until([&] { return s.adopted == std::vector<weight_version>{1}; }));
+  stopped.stopped = true;
+  s.publish(2);
+  REQUIRE(s.all_have(2));
+  CHECK(s.adopted == std::vector<weight_version>{1});
+  REQUIRE(s.until([&] { return s.adopted == std::vector<weight_version>{1, 2}; }));
+  CHECK(s.source->receivers() == 1);
+  CHECK(s.notices == std::vector<std::string>{"receiver stopped is let go of: it has said nothing for 2000 ms"});
+  stopped.stopped = false;
+  REQUIRE(s.until([&] { return s.source->receivers() == 2; }));
+  s.publish(3);
+  REQUIRE(s.all_have(3));
+  CHECK(stopped.arrived.back() == 3);
+}
+
+TEST_CASE("receivers without news are not let go of") {
+  auto settings = shaped(broadcast_shape::direct);
+  settings.silence = 2s;
+  spreading s(size, over_inproc(), settings);
+  s.join("a", fetching);
+  s.publish(1);
+  REQUIRE(s.all_have(1));
+  const auto end = std::chrono::steady_clock::now() + 3s;
+  REQUIRE(s.until([&] { return std::chrono::steady_clock::now() > end; }));
+  CHECK(s.source->receivers() == 1);
+  CHECK(s.notices.empty());
 }

@@ -33,7 +33,8 @@ struct receiving {
   std::vector<weight_version> arrived;
   std::vector<std::string> notices;
   arrived_weights newest;
-  bool adopts = true;  ///< at once
+  bool adopts = true;    ///< at once
+  bool stopped = false;  ///< as by SIGSTOP: its connections stay
   std::size_t bytes = 0;
 
   void on_arrived(const arrived_weights& w) {
@@ -121,7 +122,7 @@ struct spreading {
   void progress() {
     source->progress();
     for (auto& r : receivers)
-      if (r->it) r->it->progress();
+      if (r->it && !r->stopped) r->it->progress();
   }
   template <class Condition>
   bool until(Condition condition) {
@@ -134,7 +135,7 @@ struct spreading {
   bool all_have(weight_version version) {
     return until([&] {
       for (const auto& r : receivers)
-        if (r->it && (r->arrived.empty() || r->arrived.back() < version)) return false;
+        if (r->it && !r->stopped && (r->arrived.empty() || r->arrived.back() < version)) return false;
       return true;
     });
   }

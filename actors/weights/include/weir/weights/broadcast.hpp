@@ -42,8 +42,12 @@ struct broadcast_settings {
   std::optional<broadcast_shape> shape;  ///< none: chosen for each version
   std::uint64_t chunk = 0;               ///< bytes; 0: chosen
   delta_use delta = delta_use::off;
-  std::size_t delta_chain = 4;  ///< deltas kept for receivers that are some versions behind
-  bool share = true;            ///< receivers on one machine get at its memory, where the transport can
+  std::size_t delta_chain = 4;    ///< deltas kept for receivers that are some versions behind
+  std::size_t delta_threads = 0;  ///< that code a delta; 0: a quarter of the machine's, at least 1 and at most 8
+  bool share = true;              ///< receivers on one machine get at its memory, where the transport can
+  /// A receiver that says nothing for so long is let go of, so that it holds up nobody; it may join again. At least 2
+  /// s: receivers say something every second.
+  std::chrono::milliseconds silence{30'000};
 };
 
 /// What became of a version.
@@ -105,6 +109,7 @@ struct receiver_settings {
   bool map = true;                                 ///< read in place what is on this machine
   std::uint64_t window = std::uint64_t{16} << 20;  ///< bytes asked for at a time
   std::chrono::milliseconds silence{5'000};        ///< a parent that says nothing for so long is given up
+  std::size_t delta_threads = 0;                   ///< that apply a delta; 0: as for the source
 };
 
 /// A version that is here. Its bytes stay as they are while `owner` is held.
