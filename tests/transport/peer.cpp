@@ -1,10 +1,13 @@
 // A transport in a process of its own, for tests: `peer serve TRANSPORT BYTES [KEY=VALUE...]` listens, has a region of
 // so many bytes and prints its address and descriptor; `peer fetch TRANSPORT ADDRESS DESCRIPTOR BYTES UID
-// [KEY=VALUE...]` gets it twice, as that user, and prints the outcomes, the lane and how many notices there were.
+// [KEY=VALUE...]` gets it twice, as that user, and prints the outcomes, the lane and how many notices there were;
+// `peer outlive TRANSPORT ADDRESS DESCRIPTOR BYTES [KEY=VALUE...]` gets it, says "got", after a line on standard input
+// gets it again, prints what came of that, and "closed" once it has lost its connections.
 //
 // To a server standard input says, a line each: "fd" (prints the open descriptors), "destroy" (the region),
 // "undumpable", "frames N" (waits for N frames in all), "accepted N", "hang" (makes no progress any more), "cpu"
-// (milliseconds used so far). Each is answered by a line. Its end ends the process.
+// (milliseconds used so far). Each is answered by a line. Its end ends the process. It listens at WEIR_TEST_LISTEN, or
+// on loopback.
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -39,7 +42,8 @@ weir::transport_maker maker_of(const std::string& name, const std::vector<std::s
 class server {
  public:
   server(const weir::transport_maker& make, std::size_t size) : mine_(make(handlers())) {
-    auto at = mine_->listen("127.0.0.1:0");
+    const char* address = std::getenv("WEIR_TEST_LISTEN");
+    auto at = mine_->listen(address == nullptr ? "127.0.0.1:0" : address);
     if (!at) die(at.error().message);
     auto made = mine_->allocate(size);
     if (!made) die(made.error().message);
@@ -149,14 +153,58 @@ int fetch(const weir::transport_maker& make, const std::vector<std::string>& wor
   return 0;
 }
 
+/// Two transports that are connected: over one something is under way when the peer falls silent, over one nothing.
+int outlive(const weir::transport_maker& make, const std::vector<std::string>& words) {
+  int closed = 0;
+  const auto closing = [&](weir::connection&, const weir::error&) { ++closed; };
+  std::vector<std::unique_ptr<weir::transport>> mine;
+  std::vector<std::shared_ptr<weir::connection>> to;
+  for (int i = 0; i < 2; ++i) {
+    mine.push_back(make({{}, {}, closing, {}}));
+    auto connected = mine.back()->connect(words[0], pair_of_transports::soon());
+    if (!connected) die(connected.error().message);
+    to.push_back(*connected);
+  }
+  const auto get = [&] {
+    std::vector<std::byte> into(std::stoull(words[2]));
+    std::optional<weir::result<void>> outcome;
+    to[0]->get(from_hex(words[1]), 0, into, std::chrono::steady_clock::now() + std::chrono::minutes(1),
+               [&](weir::result<void> r) { outcome = std::move(r); });
+    while (!outcome) {
+      pollfd waiting{mine[0]->event_fd(), POLLIN, 0};
+      if (mine[0]->progress() == 0) ::poll(&waiting, 1, -1);
+    }
+    return *outcome;
+  };
+  if (auto got = get(); !got) die(got.error().message);
+  std::cout << "got" << std::endl;
+  std::string line;
+  std::getline(std::cin, line);
+  const auto second = get();
+  std::cout << (second                                           ? "got"
+                : second.error().code == weir::errc::unavailable ? "unavailable"
+                                                                 : "another")
+            << std::endl;
+  while (closed < 2) {
+    pollfd waiting[]{{mine[0]->event_fd(), POLLIN, 0}, {mine[1]->event_fd(), POLLIN, 0}};
+    if (mine[0]->progress() + mine[1]->progress() == 0) ::poll(waiting, 2, -1);
+  }
+  std::cout << "closed" << std::endl;
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const std::size_t own = !words.empty() && words[0] == "fetch" ? 6 : 3;
-  if (words.size() < own) die("usage: serve TRANSPORT BYTES | fetch TRANSPORT ADDRESS DESCRIPTOR BYTES UID");
+  const std::string what = words.empty() ? "" : words[0];
+  const std::size_t own = what == "fetch" ? 6 : what == "outlive" ? 5 : 3;
+  if (words.size() < own)
+    die("usage: serve TRANSPORT BYTES | fetch TRANSPORT ADDRESS DESCRIPTOR BYTES UID | outlive TRANSPORT ADDRESS "
+        "DESCRIPTOR BYTES");
   const auto make = maker_of(words[1], {words.begin() + static_cast<std::ptrdiff_t>(own), words.end()});
-  if (words[0] == "fetch") return fetch(make, {words.begin() + 2, words.end()});
+  if (what == "fetch") return fetch(make, {words.begin() + 2, words.end()});
+  if (what == "outlive") return outlive(make, {words.begin() + 2, words.end()});
   server s(make, std::stoull(words[2]));
   s.run();
 }

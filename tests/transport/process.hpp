@@ -35,9 +35,12 @@ inline std::string from_hex(const std::string& text) {
 
 class peer_process {
  public:
-  /// `words`: what peer.cpp takes. `environment`: NAME=VALUE beside what this process has.
-  explicit peer_process(std::vector<std::string> words, std::vector<std::string> environment = {}) {
+  /// `words`: what peer.cpp takes. `environment`: NAME=VALUE beside what this process has. `before`: the command that
+  /// runs it, and that becomes it.
+  explicit peer_process(std::vector<std::string> words, std::vector<std::string> environment = {},
+                        std::vector<std::string> before = {}) {
     words.insert(words.begin(), WEIR_TEST_PEER);
+    words.insert(words.begin(), before.begin(), before.end());
     int in[2], out[2];
     REQUIRE((::pipe2(in, O_CLOEXEC) == 0 && ::pipe2(out, O_CLOEXEC) == 0));
     std::vector<char*> arguments, variables;
@@ -50,7 +53,7 @@ class peer_process {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], 0);
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    const int failed = posix_spawn(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), variables.data());
+    const int failed = posix_spawnp(&pid_, words[0].c_str(), &actions, nullptr, arguments.data(), variables.data());
     posix_spawn_file_actions_destroy(&actions);
     ::close(in[0]);
     ::close(out[1]);

@@ -11,6 +11,7 @@
 
 #include "conformance.hpp"
 #include "tcp/wire.hpp"
+#include "two_hosts.hpp"
 
 using namespace weir::testing;
 using namespace std::chrono_literals;
@@ -477,3 +478,5 @@ TEST_CASE("tcp: settings out of range are the caller's fault") {
     CHECK_THROWS_AS(weir::make_tcp_transport({}, s), std::invalid_argument);
   }
 }
+
+TEST_CASE("tcp: a cut cable ends what is under way, and connections where nothing is") { check_cut_cable("tcp"); }

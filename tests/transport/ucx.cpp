@@ -12,8 +12,8 @@
 #include <set>
 
 #include "conformance.hpp"
-#include "process.hpp"
 #include "raw_socket.hpp"
+#include "two_hosts.hpp"
 #include "ucx/environment.hpp"
 #include "ucx/wire.hpp"
 #include "weir/transport/load.hpp"
@@ -752,4 +752,9 @@ TEST_CASE("ucx: more than 4 GiB in one piece", "[.][large]") {
   for (std::size_t at = 0; at + sizeof at <= size; at += step) whole = whole && marked(at);
   CHECK(whole);
   ::munmap(into, size);
+}
+
+TEST_CASE("ucx: a cut cable ends what is under way, and connections where nothing is") {
+  const variable tls("UCX_TLS", tcp_only);
+  check_cut_cable("ucx");
 }

@@ -62,6 +62,14 @@ class report {
     std::fflush(stdout);
   }
 
+  /// What the figures hold for.
+  void note(const std::string& text) {
+    notes_.push_back(text);
+    if (json_) return;
+    std::printf("%s\n", text.c_str());
+    std::fflush(stdout);
+  }
+
   /// The exit code: of the figures, and of whether they could be printed.
   int finish() const {
     const int code = conclude();
@@ -81,14 +89,17 @@ class report {
     std::exit(help ? 0 : 2);
   }
   int conclude() const {
-    if (json_) std::printf("%s\n", nlohmann::ordered_json{{"benchmark", name_}, {"figures", figures_}}.dump().c_str());
+    if (json_)
+      std::printf(
+          "%s\n",
+          nlohmann::ordered_json{{"benchmark", name_}, {"figures", figures_}, {"notes", notes_}}.dump().c_str());
     if (check_ && !short_.empty()) std::fprintf(stderr, "short of their targets: %s\n", short_.c_str());
     return check_ && !short_.empty() ? 1 : 0;
   }
 
   std::string name_, short_;
   bool json_ = false, check_ = false, quick_ = false;
-  nlohmann::ordered_json figures_ = nlohmann::ordered_json::array();
+  nlohmann::ordered_json figures_ = nlohmann::ordered_json::array(), notes_ = nlohmann::ordered_json::array();
 };
 
 }  // namespace weir::bench

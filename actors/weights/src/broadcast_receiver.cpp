@@ -352,7 +352,7 @@ struct broadcast_receiver::state {
   void arrived() {
     auto& j = *current;
     finish({j.version(), std::as_const(*j.into->memory).bytes().first(settings.bytes), j.into_kept, j.delta, false,
-            j.wire_bytes, 0});
+            j.fetch->lane(), j.wire_bytes, 0});
   }
 
   void finish(arrived_weights w) {
@@ -406,7 +406,7 @@ struct broadcast_receiver::state {
     if (view->bytes.size() < settings.bytes) return map_failed("its memory is too small");
     auto owner = std::make_shared<std::shared_ptr<const void>>(view->owner);
     mapped.push_back({id, owner, j.mapping});
-    finish({id.version, view->bytes.first(settings.bytes), owner, false, true, 0, 0});
+    finish({id.version, view->bytes.first(settings.bytes), owner, false, true, j.mapping->lane(), 0, 0});
   }
 
   void map_failed(const std::string& why) {

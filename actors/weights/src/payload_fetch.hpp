@@ -47,6 +47,8 @@ class payload_fetch {
   std::size_t work();
   const payload_id& id() const noexcept { return size_.id; }
   std::uint64_t wire_bytes() const noexcept { return got_bytes_; }
+  /// What the parent's bytes come by.
+  std::string lane() const { return parent_ ? parent_->lane() : std::string(); }
   /// It is copied from this machine's memory, unchecked.
   bool local() const noexcept { return local_ && parent_number_ == 0; }
 

@@ -124,6 +124,7 @@ void step_reporter::arrived(const arrived_weights& w) {
   std::lock_guard lock(mutex_);
   transfer_seconds_ = w.seconds;
   wire_bytes_ = w.wire_bytes;
+  if (lane_ != w.lane) files_.log.info("weights come by " + (lane_ = w.lane));
   weight_ratio_ = w.wire_bytes == 0 ? 0 : static_cast<double>(w.bytes.size()) / static_cast<double>(w.wire_bytes);
 }
 

@@ -65,6 +65,7 @@ class step_reporter {
   weight_store_state weights_;
   double transfer_seconds_ = 0, weight_ratio_ = 0;  ///< of the version that came last; 0 where none crosses a transport
   std::uint64_t wire_bytes_ = 0;
+  std::string lane_;
   std::uint64_t samples_ = 0;
   std::uint64_t told_dropped_ = 0, told_weights_ = 0;
   bool told_shortage_ = false;

@@ -76,6 +76,7 @@ std::optional<spread_outcome> run(const std::string& name, const std::string& pr
 void add_all(report& r, const std::string& name, const spread_settings& s, const spread_outcome& outcome,
              double copying) {
   const auto gigabytes = 1e-9 * static_cast<double>(s.bytes);
+  r.note(name + ": bytes come by " + outcome.lanes);
   r.add(name + ": time", 1e3 * outcome.seconds, "ms");
   r.add(name + ": a receiver", gigabytes / outcome.seconds, "GB/s");
   r.add(name + ": all receivers", gigabytes * static_cast<double>(s.receivers) / outcome.seconds, "GB/s");
@@ -144,7 +145,10 @@ int suite(report& r, const std::string& program, const options& o) {
     s.receivers = receivers;
     s.share = share;
     auto outcome = run(name_of(s, what), program, s);
-    if (outcome) r.add(name_of(s, what) + ": a receiver", gigabytes / outcome->seconds, "GB/s");
+    if (outcome) {
+      r.note(name_of(s, what) + ": bytes come by " + outcome->lanes);
+      r.add(name_of(s, what) + ": a receiver", gigabytes / outcome->seconds, "GB/s");
+    }
     return outcome ? outcome->seconds : 1e9;
   };
   const auto peer = [&](const std::string& which, std::size_t receivers) -> std::optional<double> {

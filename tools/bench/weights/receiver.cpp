@@ -61,9 +61,10 @@ int run_receiver(const std::vector<std::string>& words) {
       const auto w = *std::exchange(news, std::nullopt);
       const auto used = cpu_seconds() - cpu;
       const auto hash = XXH3_128bits(w.bytes.data(), w.bytes.size());
-      std::printf("%llu %016llx%016llx %llu %.6f %d %d\n", static_cast<unsigned long long>(w.version),
+      std::printf("%llu %016llx%016llx %llu %.6f %d %d %.64s\n", static_cast<unsigned long long>(w.version),
                   static_cast<unsigned long long>(hash.high64), static_cast<unsigned long long>(hash.low64),
-                  static_cast<unsigned long long>(w.wire_bytes), used, w.delta ? 1 : 0, w.mapped ? 1 : 0);
+                  static_cast<unsigned long long>(w.wire_bytes), used, w.delta ? 1 : 0, w.mapped ? 1 : 0,
+                  w.lane.c_str());
       std::fflush(stdout);
       receiver.adopted(w.version);
       cpu = cpu_seconds();

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "process.hpp"
 #include "weir/runtime/random.hpp"
@@ -174,12 +175,14 @@ class spread {
     const auto hash = hash_of(std::as_const(*memory).bytes());
     std::uint64_t wire = 0;
     bool mapped = true;
+    std::set<std::string> lanes;
     for (const auto& line : *said) {
       unsigned long long v = 0, bytes = 0;
-      char sum[33] = {};
+      char sum[33] = {}, lane[65] = {};
       double theirs = 0;
       int delta = 0, in_place = 0;
-      if (std::sscanf(line.c_str(), "%llu %32s %llu %lf %d %d", &v, sum, &bytes, &theirs, &delta, &in_place) != 6 ||
+      if (std::sscanf(line.c_str(), "%llu %32s %llu %lf %d %d %64[^\n]", &v, sum, &bytes, &theirs, &delta, &in_place,
+                      lane) != 7 ||
           v != version)
         return fail(errc::invalid_data, "a receiver said: " + line);
       if (hash != sum)
@@ -188,6 +191,7 @@ class spread {
       used += theirs;
       wire = std::max<std::uint64_t>(wire, bytes);
       mapped = mapped && in_place != 0;
+      lanes.insert(lane);
     }
     ++outcome_.checked;
     if (version > 0 && (outcome_.seconds == 0 || seconds < outcome_.seconds)) {
@@ -199,6 +203,8 @@ class spread {
       outcome_.shape = delivered_->shape;
       outcome_.chunk = delivered_->chunk;
       outcome_.mapped = mapped;
+      outcome_.lanes.clear();
+      for (const auto& lane : lanes) outcome_.lanes += (outcome_.lanes.empty() ? "" : "; ") + lane;
     }
     return {};
   }

@@ -47,7 +47,8 @@ struct spread_outcome {
   broadcast_shape shape = broadcast_shape::direct;
   std::uint64_t chunk = 0;
   bool mapped = false;
-  int checked = 0;  ///< versions that every receiver had bit for bit
+  std::string lanes;  ///< what the bytes came by, each way once
+  int checked = 0;    ///< versions that every receiver had bit for bit
 };
 
 result<spread_outcome> measure_spread(const std::string& program, const spread_settings& settings);

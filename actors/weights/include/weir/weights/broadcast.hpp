@@ -119,6 +119,7 @@ struct arrived_weights {
   std::shared_ptr<const void> owner;
   bool delta = false;   ///< it came as one
   bool mapped = false;  ///< it is another process's memory
+  std::string lane;     ///< how it came, as the transport says: "ucx: tcp", "mapped memory"
   std::uint64_t wire_bytes = 0;
   double seconds = 0;  ///< since the announcement
 };
