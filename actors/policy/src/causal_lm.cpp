@@ -186,6 +186,10 @@ void causal_lm::rebind(const at::Tensor& flat) {
   state_->view_parameters();
 }
 
+void causal_lm::prepare() {
+  if (state_->constant && state_->flat.device().is_cpu() && !state_->packed_now) state_->pack_parameters();
+}
+
 namespace {
 
 void check(const packed_sequences& batch, std::int64_t vocab) {

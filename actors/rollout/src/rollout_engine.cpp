@@ -1,6 +1,8 @@
 #include "weir/rollout/rollout_engine.hpp"
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <stdexcept>
 #include <utility>
@@ -11,6 +13,11 @@
 #include "weir/runtime/random.hpp"
 
 namespace weir {
+
+/// Lays versions out beside the engine's thread, one at a time.
+struct rollout_engine::helper {
+  boost::asio::thread_pool thread{1};
+};
 
 rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
                                std::shared_ptr<const weight_shelf> weights,
@@ -29,7 +36,9 @@ rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model
                                 ", found " + std::to_string(settings_.max_context));
 }
 
-rollout_engine::~rollout_engine() = default;
+rollout_engine::~rollout_engine() {
+  if (helper_) helper_->thread.join();
+}
 
 rollout_engine_actor::behavior_type rollout_engine::make_behavior() {
   // From here on it is the engine's own thread.
@@ -47,7 +56,7 @@ rollout_engine_actor::behavior_type rollout_engine::make_behavior() {
         return answer;
       },
       [this](const generate_request& request) { return accept(request); },
-      [this](const adopt_weights& news) { return adopt(news); },
+      [this](const adopt_weights& news) { return adopt(news); }, [this](const weights_prepared&) { take_prepared(); },
       [this](const tick&) {
         scheduled_ = false;
         step();
@@ -61,8 +70,10 @@ void rollout_engine::on_exit() {
   active_.clear();
   waiting_.clear();
   drains_.clear();
-  model_.reset();
-  held_.reset();
+  if (helper_) helper_->thread.join();
+  for (auto& a : std::exchange(adoptions_, {})) a.answer.deliver(gone);
+  now_ = {};
+  next_ = {};
   node::on_exit();
 }
 
@@ -93,29 +104,70 @@ promise<generation> rollout_engine::accept(const generate_request& request) {
 }
 
 promise<weights_adopted> rollout_engine::adopt(const adopt_weights& news) {
-  auto answer = make_response_promise<weights_adopted>();
-  auto view = weights_->find(news.version);
-  if (view)
-    if (auto fits = understand(weights_->layout()); !fits)
-      view = fail(fits.error().code, "weight version " + std::to_string(news.version) + ": " + fits.error().message);
-  if (view && view->bytes.size() != plan_->published_bytes())
-    view = fail(errc::invalid_data, "weight version " + std::to_string(news.version) + " has " +
-                                        std::to_string(view->bytes.size()) + " bytes, its layout has " +
-                                        std::to_string(plan_->published_bytes()));
-  if (!view) {
-    answer.deliver(to_caf(view.error()));
-    return answer;
-  }
-  const auto flat = parameters(view->bytes);
-  if (model_)
-    model_->rebind(flat);
-  else
-    model_.emplace(causal_lm::bind(config_, flat));
-  held_ = own_ ? nullptr : std::move(view->owner);
-  activity_.version = news.version;
-  answer.deliver(weights_adopted{news.version});
-  schedule();
+  adoptions_.push_back({news.version, make_response_promise<weights_adopted>()});
+  auto answer = adoptions_.back().answer;
+  if (adoptions_.size() == 1) prepare_next();
   return answer;
+}
+
+result<weight_content> rollout_engine::readable(weight_version version) {
+  const auto bad = [&](const error& why) {
+    return fail(why.code, "weight version " + std::to_string(version) + ": " + why.message);
+  };
+  auto view = weights_->find(version);
+  if (!view) return view;
+  if (auto fits = understand(weights_->layout()); !fits) return bad(fits.error());
+  if (view->bytes.size() != plan_->published_bytes())
+    return bad({errc::invalid_data, "it has " + std::to_string(view->bytes.size()) + " bytes, its layout has " +
+                                        std::to_string(plan_->published_bytes())});
+  return view;
+}
+
+/// Has the first of the versions that are to be taken laid out, while decoding goes on with the one before.
+void rollout_engine::prepare_next() {
+  for (; !adoptions_.empty(); adoptions_.pop_front()) {
+    auto view = readable(adoptions_.front().version);
+    if (!view) {
+      adoptions_.front().answer.deliver(to_caf(view.error()));
+      continue;
+    }
+    if (!helper_) {
+      helper_ = std::make_unique<helper>();
+      boost::asio::post(helper_->thread, [this] { set_intra_op_threads(settings_.threads); });
+    }
+    boost::asio::post(helper_->thread, [this, view = *view, self = caf::actor_cast<rollout_engine_actor>(this)] {
+      try {
+        const auto flat = parameters(view.bytes);
+        if (next_.model)
+          next_.model->rebind(flat);
+        else
+          next_.model.emplace(causal_lm::bind(config_, flat));
+        next_.model->prepare();
+        next_.kept = own_ ? nullptr : view.owner;
+        failure_.reset();
+      } catch (const std::exception& e) {  // libtorch's: no memory, a device's fault
+        failure_ = error{errc::internal, e.what()};
+      }
+      caf::anon_send(self, weights_prepared{});
+    });
+    return;
+  }
+}
+
+void rollout_engine::take_prepared() {
+  auto [version, answer] = std::move(adoptions_.front());
+  adoptions_.pop_front();
+  if (failure_) {
+    answer.deliver(
+        to_caf(error{failure_->code, "weight version " + std::to_string(version) + ": " + failure_->message}));
+  } else {
+    std::swap(now_, next_);
+    next_.kept.reset();
+    activity_.version = version;
+    answer.deliver(weights_adopted{version});
+    schedule();
+  }
+  prepare_next();
 }
 
 /// Works out, once for a layout, how versions become what the engine computes in.
@@ -157,7 +209,7 @@ at::Tensor rollout_engine::parameters(std::span<const std::byte> bytes) {
 
 /// One more step is due if there is work and weights. Sent, not called: what came meanwhile is answered first.
 void rollout_engine::schedule() {
-  if (scheduled_ || !model_ || idle()) return;
+  if (scheduled_ || !now_.model || idle()) return;
   scheduled_ = true;
   send(this, tick{});
 }
@@ -167,7 +219,7 @@ void rollout_engine::step() {
   admit();
   if (active_.empty()) return;
   choose_chunks();
-  const auto logits = model_->extend(*cache_, chunks_).to(at::kCPU).contiguous();
+  const auto logits = now_.model->extend(*cache_, chunks_).to(at::kCPU).contiguous();
   draw(logits.data_ptr<float>(), logits.size(1));
   ++activity_.steps;
   activity_.busy_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

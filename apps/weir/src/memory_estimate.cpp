@@ -62,8 +62,10 @@ std::vector<memory_need> memory_needs(const run_parts& parts, bool training) {
                                engines, c.rollout.slots, c.rollout.max_context, of_a_token_cached(m), m.layers,
                                m.kv_heads, m.head_dim),
                    true, host});
-  needs.push_back(
-      {"engines' weights", engines * model, fmt::format("rollout.engines {} x {}", engines, of_model), true, host});
+  // One version is computed with while the next is laid out.
+  const int laid_out = training ? 2 : 1;
+  needs.push_back({"engines' weights", laid_out * engines * model,
+                   fmt::format("{} x rollout.engines {} x {}", laid_out, engines, of_model), true, host});
   const bool sent = training && c.weights.transport != "inproc";
   const double snapshots = !training ? 1 : sent ? snapshots_at_trainer + engines + 2 : engines + 2;
   const bool some = training && !c.trainer.tensors.empty();

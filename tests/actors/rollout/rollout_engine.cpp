@@ -252,6 +252,45 @@ TEST_CASE("weights come in between two decode steps: sequences go on, each token
   CHECK(mixed);
 }
 
+TEST_CASE(
+    "versions that are asked for at once are taken one after the other, and one that is not there holds up none") {
+  world w;
+  auto ask = [&](weir::weight_version v) { return w.self->request(w.engine.handle, 10s, weir::adopt_weights{v}); };
+  for (weir::weight_version v : {1, 2}) {
+    weir::causal_lm::random(small(), v + 1).copy_to(w.writer.next().first(w.bytes));
+    w.writer.publish(v);
+  }
+  std::vector<decltype(ask(1))> asked;
+  for (weir::weight_version v : {1, 5, 2}) asked.push_back(ask(v));
+  std::string outcomes;
+  for (auto& a : asked)
+    a.receive([&](const weir::weights_adopted& x) { outcomes += std::to_string(x.version) + " "; },
+              [&](const caf::error&) { outcomes += "refused "; });
+  CHECK(outcomes == "1 refused 2 ");
+  world alone;
+  REQUIRE(alone.adopt(2, 3));
+  const auto here = w.generate_one(request({1, 2}, 20, 9)), there = alone.generate_one(request({1, 2}, 20, 9));
+  CHECK(here->tokens == there->tokens);
+  CHECK(here->versions == std::vector<weir::weight_version>(here->tokens.size(), 2));
+}
+
+TEST_CASE("an engine that is stopped while it takes a version answers for it") {
+  for (int i = 0; i < 20; ++i) {
+    world w;
+    weir::causal_lm::random(small(), 2).copy_to(w.writer.next().first(w.bytes));
+    w.writer.publish(1);
+    auto asked = w.self->request(w.engine.handle, 10s, weir::adopt_weights{1});
+    w.g.stop(0ms, 1s);
+    int answers = 0;
+    asked.receive([&](const weir::weights_adopted&) { ++answers; },
+                  [&](const caf::error& e) {
+                    ++answers;
+                    CHECK(weir::from_caf(e).code == weir::errc::unavailable);
+                  });
+    CHECK(answers == 1);
+  }
+}
+
 TEST_CASE("weights of another size are refused, and the engine keeps what it has") {
   world w;
   const auto before = w.generate_one(request({1, 2}, 5, 9));

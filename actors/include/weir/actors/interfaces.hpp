@@ -18,8 +18,8 @@ using weight_sink = interface<on<weights_released(publish_weights)>>;
 using weight_listener = interface<on<void(weights_live)>>;
 
 // The actors.
-using rollout_engine_actor =
-    node_interface<on<generation(generate_request)>, on<weights_adopted(adopt_weights)>, on<void(tick)>>;
+using rollout_engine_actor = node_interface<on<generation(generate_request)>, on<weights_adopted(adopt_weights)>,
+                                            on<void(weights_prepared)>, on<void(tick)>>;
 using sandbox_pool_actor = node_interface<on<void(grant_admission)>, on<void(episode_ended)>, on<void(tick)>>;
 using group_assembly_actor = node_interface<on<void(episode_record)>, on<void(group_dropped)>>;
 using trajectory_buffer_actor = node_interface<on<void(trajectory_group)>, on<void(group_dropped)>,
@@ -83,5 +83,6 @@ CAF_ADD_TYPE_ID(weir_actors, (weir::weights_live))
 CAF_ADD_TYPE_ID(weir_actors, (weir::run_episode))
 CAF_ADD_TYPE_ID(weir_actors, (weir::cancel_episode))
 CAF_ADD_TYPE_ID(weir_actors, (weir::tick))
+CAF_ADD_TYPE_ID(weir_actors, (weir::weights_prepared))
 CAF_ADD_TYPE_ID(weir_actors, (weir::weights_moved))
 CAF_END_TYPE_ID_BLOCK(weir_actors)

@@ -120,6 +120,9 @@ struct weights_moved {
 /// An actor -> itself: go on. Between two of them it answers what came meanwhile.
 struct tick {};
 
+/// A rollout engine -> itself: the version that it takes is laid out.
+struct weights_prepared {};
+
 // ---- inspection -----------------------------------------------------------------------------------------------------
 
 template <class Inspector>
@@ -194,6 +197,10 @@ auto inspect(Inspector& f, weights_adopted& x) {
 template <class Inspector>
 auto inspect(Inspector& f, tick&) {
   return inspect_fields(f, "tick");
+}
+template <class Inspector>
+auto inspect(Inspector& f, weights_prepared&) {
+  return inspect_fields(f, "weights_prepared");
 }
 template <class Inspector>
 auto inspect(Inspector& f, weights_moved& x) {

@@ -124,6 +124,9 @@ class causal_lm {
   /// Takes other parameters by pointer. `flat` as for `bind`.
   void rebind(const at::Tensor& flat);
 
+  /// Does now what the next `extend` would have to do first for the parameters of `bind` or `rebind`.
+  void prepare();
+
   /// Writes an HF directory: config.json, generation_config.json, model.safetensors (in `config().type`); other files
   /// there, such as a tokenizer, are left alone. Each file is written beside, synced and renamed.
   result<void> save(const std::filesystem::path& directory) const;

@@ -66,8 +66,22 @@ class rollout_engine : public node<rollout_engine_actor> {
     std::int64_t cached = 0;   ///< tokens in the cache
   };
 
+  struct adoption {
+    weight_version version = 0;
+    promise<weights_adopted> answer;
+  };
+  /// A model, and what keeps its parameters in place where it reads the shelf's.
+  struct replica {
+    std::optional<causal_lm> model;
+    std::shared_ptr<const void> kept;
+  };
+  struct helper;
+
   promise<generation> accept(const generate_request& request);
   promise<weights_adopted> adopt(const adopt_weights& news);
+  result<weight_content> readable(weight_version version);
+  void prepare_next();
+  void take_prepared();
   result<void> understand(std::shared_ptr<const manifest> layout);
   at::Tensor parameters(std::span<const std::byte> bytes);
   void step();
@@ -87,14 +101,18 @@ class rollout_engine : public node<rollout_engine_actor> {
   std::function<void(const rollout_activity&)> observer_;
   rollout_activity activity_;
 
-  std::optional<causal_lm> model_;
-  std::shared_ptr<const void> held_;  ///< keeps the weights in place that `model_` reads, where it reads the shelf's
+  replica now_;
+  std::deque<adoption> adoptions_;  ///< the first is being laid out
+  // While it is, the helper's thread alone uses these.
+  replica next_;
+  std::optional<error> failure_;
   std::shared_ptr<const manifest> understood_;  ///< the layout that `plan_` is from
   std::optional<layout_plan> plan_;
   std::shared_ptr<const causal_lm> base_;
   std::unique_ptr<at::Tensor[]>
       own_;  ///< two copies in fp32, in turn, where the shelf's are of another kind or place; staging
   int turn_ = 0;
+  std::unique_ptr<helper> helper_;
   std::optional<kv_cache> cache_;
   sampler sampler_;
   std::deque<sequence> waiting_;
