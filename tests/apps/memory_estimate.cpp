@@ -40,7 +40,7 @@ TEST_CASE("memory: each part follows from its fields") {
   auto parts = a_run();
   auto needs = memory_needs(parts, true);
   CHECK(bytes_of(needs, "keys and values") == 16.0 * 2048 * 28 * 8 * 128 * 2 * 4);
-  CHECK(bytes_of(needs, "engines' weights") == model);
+  CHECK(bytes_of(needs, "engines' weights") == 2 * model);
   CHECK(bytes_of(needs, "weight snapshots") == 3 * model);
   CHECK(bytes_of(needs, "trainer") == 4 * model);
   CHECK(bytes_of(needs, "activations") > 16384.0 * 2 * 151936 * 4);
@@ -54,6 +54,7 @@ TEST_CASE("memory: each part follows from its fields") {
   CHECK(bytes_of(needs, "trainer") == 7 * model);
 
   needs = memory_needs(parts, false);
+  CHECK(bytes_of(needs, "engines' weights") == model);
   CHECK(bytes_of(needs, "keys and values") == 16.0 * 2048 * 28 * 8 * 128 * 2 * 4);
   CHECK(bytes_of(needs, "trainer") == -1);
 

@@ -57,7 +57,7 @@ TEST_CASE("--dry-run prints the whole resolved config, which is a config itself,
   // 512 x 24 x 3 layers x 2 heads x 24 numbers x 2 x 4 bytes; 306,576 parameters, and what aligns them.
   for (const char* part : {"  keys and values        14.2 MB  rollout.engines 1 x rollout.slots 512 x "
                            "rollout.max_context 24 x 1152 bytes a token",
-                           "  engines' weights        1.2 MB", "  weight snapshots        3.7 MB",
+                           "  engines' weights        2.5 MB", "  weight snapshots        3.7 MB",
                            "  trainer                 4.9 MB", "  activations, at most"})
     CHECK(memory.find(part) != std::string::npos);
 }
