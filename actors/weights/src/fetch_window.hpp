@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 namespace weir::broadcast {
 
@@ -20,13 +21,21 @@ class fetch_window {
   /// A whole chunk took so long from being asked for.
   void answered(double seconds) noexcept {
     least_ = std::min(least_, seconds);
-    const auto waiting = seconds > 0 ? window_ * (1 - least_ / seconds) : 0;
-    if (waiting >= few) starting_ = false;
-    if (waiting < few)
-      window_ += starting_ ? 1 : 1 / window_;  // at the start it doubles with every window
+    round_least_ = std::min(round_least_, seconds);
+    if (starting_) window_ = std::min(window_ + 1, most_);  // it doubles with every round
+    if (++answers_ < round_) return;
+    // Of chunks that are asked for in one go all but the first wait for one another: the least of a round tells.
+    const auto waiting = round_least_ > 0 ? window_ * (1 - least_ / round_least_) : 0;
+    const bool was_starting = std::exchange(starting_, starting_ && waiting < few);
+    if (was_starting && !starting_)
+      window_ = std::max(window_ - waiting + few, 2.0);  // what was opened too far
     else if (waiting > many)
-      window_ -= 1 / window_;
-    window_ = std::clamp(window_, 2.0, most_);
+      window_ = std::max(window_ - std::max(1.0, (waiting - many) / 2), 2.0);
+    else if (waiting < few && !starting_)
+      window_ = std::min(window_ + 1, most_);
+    answers_ = 0;
+    round_ = window_;
+    round_least_ = std::numeric_limits<double>::infinity();
   }
 
  private:
@@ -35,6 +44,8 @@ class fetch_window {
   double window_ = 2;
   double least_ = std::numeric_limits<double>::infinity();
   bool starting_ = true;
+  double answers_ = 0, round_ = 2;  ///< of this round, which is one window long
+  double round_least_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace weir::broadcast
