@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <thread>
 
 #include "../bench.hpp"
 #include "caf_peer.hpp"
@@ -115,16 +116,31 @@ int on_hosts(report& r, const std::string& program, const options& o) {
            1;
   ::setenv("UCX_TLS", "tcp", 0);  // they are one machine to UCX
   const auto spread = [&](std::size_t receivers) {
-    std::string command = "ip netns exec " + hosts.name(0) + " '" + program + "' --on " +
-                          hosts.name(0).substr(0, hosts.name(0).size() - 1) + " --transport " + o.spread.transport +
-                          " --bytes " + std::to_string(o.spread.bytes) + " --receivers " + std::to_string(receivers) +
-                          " --plan " + o.plan + " --rounds " + std::to_string(o.spread.rounds) +
-                          (o.spread.chunk > 0 ? " --chunk " + std::to_string(o.spread.chunk) : "");
-    std::FILE* pipe = ::popen(command.c_str(), "r");
-    double seconds = 0;
-    const bool got = pipe != nullptr && std::fscanf(pipe, "%lf", &seconds) == 1;
-    if (pipe != nullptr) ::pclose(pipe);
-    return got ? seconds : 0;
+    std::vector<std::string> words{"ip",
+                                   "netns",
+                                   "exec",
+                                   hosts.name(0),
+                                   program,
+                                   "--on",
+                                   hosts.name(0).substr(0, hosts.name(0).size() - 1),
+                                   "--transport",
+                                   o.spread.transport,
+                                   "--bytes",
+                                   std::to_string(o.spread.bytes),
+                                   "--receivers",
+                                   std::to_string(receivers),
+                                   "--plan",
+                                   o.plan,
+                                   "--rounds",
+                                   std::to_string(o.spread.rounds)};
+    if (o.spread.chunk > 0) words.insert(words.end(), {"--chunk", std::to_string(o.spread.chunk)});
+    process there(words);
+    for (;;) {
+      const bool ended = there.ended();
+      if (const auto line = there.line()) return std::strtod(line->c_str(), nullptr);
+      if (ended) return 0.0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
   };
   const auto single = spread(1), all = spread(o.hosts);
   if (single == 0 || all == 0) return 1;
@@ -277,6 +293,12 @@ int main(int argc, char** argv) {
   o.spread.share = o.share == "map" ? sharing::map : o.share == "copy" ? sharing::copy : sharing::wire;
   const auto program = std::filesystem::absolute(argv[0]).string();
   if (!on.empty()) {
+    // Whoever started this holds its stdin open.
+    std::thread([] {
+      for (char c = 0; ::read(0, &c, 1) > 0;) {
+      }
+      std::_Exit(1);
+    }).detach();
     o.spread.listen = network::address(0);
     o.spread.prefix = [on](std::size_t i) {
       return std::vector<std::string>{"ip", "netns", "exec", on + std::to_string(i + 1)};
