@@ -127,3 +127,19 @@ TEST_CASE("weir bench passes a benchmark its options, and a small broadcast is m
     CHECK(wrong.says(words[0]));
   }
 }
+
+TEST_CASE("doctor says by what each transport's bytes come, and fails for one that does not work") {
+  scratch place;
+  const auto well = weir_run(place, {"doctor"});
+  INFO(well.output);
+  CHECK(well.code == 0);
+  CHECK(well.output.find("transport tcp, on one machine: bytes come by mapped memory") != std::string::npos);
+  CHECK(well.output.find("transport tcp, its wire: bytes come by tcp, ") != std::string::npos);
+  const auto listed = weir_run(place, {"doctor", "--json"});
+  CHECK(nlohmann::json::parse(listed.output).size() >= 4);
+  if (well.output.find("transport ucx, its wire") == std::string::npos) return;  // built without it
+  const auto ill = shell_run(place, "UCX_TLS=nonsense \"$0\" doctor");
+  INFO(ill.output);
+  CHECK(ill.code == 1);
+  CHECK(ill.output.find("bad   transport ucx") != std::string::npos);
+}

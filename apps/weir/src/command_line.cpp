@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench.hpp"
+#include "doctor.hpp"
 #include "run.hpp"
 #include "verify.hpp"
 #include "weir/app/main.hpp"
@@ -157,6 +158,9 @@ int main(int argc, char** argv, const environment_registry& known) {
       "Every benchmark takes --json (for machines), --check (exit 1 and name the figures that fall short of their\n"
       "targets) and --quick (shorter, less exact). weir bench NAME --help lists what else one takes.");
 
+  auto* doctor_command = app.add_subcommand("doctor", "what of this machine weights can move by, and what is amiss");
+  doctor_command->add_flag("--json", a.json, "for machines");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -170,6 +174,7 @@ int main(int argc, char** argv, const environment_registry& known) {
     if (policy->parsed()) return show_verification(verify_policy_files(a.path));
     if (text->parsed()) return show_verification(verify_tokenizer_files(a.path, a.golden));
     if (objectives->parsed()) return show_verification(verify_objectives_file(a.golden));
+    if (doctor_command->parsed()) return doctor(a.json);
     return bench(bench_command->remaining());
   };
   try {
