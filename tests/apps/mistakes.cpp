@@ -180,7 +180,7 @@ TEST_CASE("a command or option that there is not names the one that was meant") 
   for (const auto& [words, told] :
        {wrong{{"trian"}, "unknown command \"trian\"; did you mean train?"},
         wrong{{"resum", "run"}, "unknown command \"resum\"; did you mean resume?"},
-        wrong{{"frobnicate"}, "unknown command \"frobnicate\"; weir has train, resume, eval, verify, bench"},
+        wrong{{"frobnicate"}, "unknown command \"frobnicate\"; weir has train, resume, eval, verify, bench, doctor"},
         wrong{{"verify", "polciy", "x"}, "unknown command \"polciy\"; did you mean policy?"},
         wrong{{"train", "x.json", "--dry-rn"}, "weir train has no option --dry-rn; did you mean --dry-run?"},
         wrong{{"eval", "--modle=x"}, "weir eval has no option --modle; did you mean --model?"},
