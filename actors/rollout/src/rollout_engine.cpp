@@ -14,9 +14,17 @@
 
 namespace weir {
 
+/// A model, and where its parameters lie.
+struct rollout_engine::replica {
+  std::optional<causal_lm> model;
+  at::Tensor own;                    ///< fp32: where the shelf's are of another kind or place
+  std::shared_ptr<const void> kept;  ///< else the shelf's stay in place
+};
+
 /// Lays versions out beside the engine's thread, one at a time.
 struct rollout_engine::helper {
   boost::asio::thread_pool thread{1};
+  at::Tensor staging;  ///< on the host, where the model is elsewhere
 };
 
 rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model, rollout_engine_settings settings,
@@ -28,6 +36,8 @@ rollout_engine::rollout_engine(caf::actor_config& config, causal_lm_config model
       settings_(std::move(settings)),
       weights_(std::move(weights)),
       observer_(std::move(observer)),
+      now_(std::make_unique<replica>()),
+      next_(std::make_unique<replica>()),
       base_(std::move(base)) {
   if (settings_.slots < 1 || settings_.prefill_tokens < 1)
     throw std::invalid_argument("an engine has at least one slot and prefills at least one token");
@@ -72,8 +82,8 @@ void rollout_engine::on_exit() {
   drains_.clear();
   if (helper_) helper_->thread.join();
   for (auto& a : std::exchange(adoptions_, {})) a.answer.deliver(gone);
-  now_ = {};
-  next_ = {};
+  *now_ = {};
+  *next_ = {};
   node::on_exit();
 }
 
@@ -137,13 +147,7 @@ void rollout_engine::prepare_next() {
     }
     boost::asio::post(helper_->thread, [this, view = *view, self = caf::actor_cast<rollout_engine_actor>(this)] {
       try {
-        const auto flat = parameters(view.bytes);
-        if (next_.model)
-          next_.model->rebind(flat);
-        else
-          next_.model.emplace(causal_lm::bind(config_, flat));
-        next_.model->prepare();
-        next_.kept = own_ ? nullptr : view.owner;
+        lay_out(view);
         failure_.reset();
       } catch (const std::exception& e) {  // libtorch's: no memory, a device's fault
         failure_ = error{errc::internal, e.what()};
@@ -162,7 +166,7 @@ void rollout_engine::take_prepared() {
         to_caf(error{failure_->code, "weight version " + std::to_string(version) + ": " + failure_->message}));
   } else {
     std::swap(now_, next_);
-    next_.kept.reset();
+    next_->kept.reset();
     activity_.version = version;
     answer.deliver(weights_adopted{version});
     schedule();
@@ -181,35 +185,41 @@ result<void> rollout_engine::understand(std::shared_ptr<const manifest> layout) 
   return {};
 }
 
-/// The version's parameters in fp32: in place where they are so already, else in the copy that the model does not read.
-at::Tensor rollout_engine::parameters(std::span<const std::byte> bytes) {
+/// Makes `next_` the version's model. Its parameters are read in place where they are fp32 and lie as the model's do,
+/// else copied.
+void rollout_engine::lay_out(const weight_content& version) {
   const auto as_they_are = [&](dtype type) {
     // Read only from here on, whatever the pointer's type says.
-    return at::from_blob(const_cast<std::byte*>(bytes.data()),
-                         {static_cast<std::int64_t>(bytes.size() / size_of(type))}, scalar_type(type));
+    return at::from_blob(const_cast<std::byte*>(version.bytes.data()),
+                         {static_cast<std::int64_t>(version.bytes.size() / size_of(type))}, scalar_type(type));
   };
-  const bool on_host = settings_.device == "cpu";
-  if (plan_->in_place() && on_host) return as_they_are(dtype::f32);
+  auto& into = *next_;
+  const bool on_host = settings_.device == "cpu", in_place = plan_->in_place() && on_host;
   const auto count = static_cast<std::int64_t>(plan_->target().bytes / sizeof(float));
-  if (!own_) {
-    own_ = std::make_unique<at::Tensor[]>(3);
-    for (int i = 0; i < 2; ++i) {
-      own_[i] = at::empty({count}, at::TensorOptions(at::kFloat).device(at::Device(settings_.device)));
-      if (base_) own_[i].copy_(base_->flat().detach());
-    }
+  if (!in_place && !into.own.defined()) {
+    into.own = at::empty({count}, at::TensorOptions(at::kFloat).device(at::Device(settings_.device)));
+    if (base_) into.own.copy_(base_->flat().detach());
   }
-  turn_ = 1 - turn_;
-  auto& into = own_[turn_];
-  if (const auto type = plan_->as_a_whole()) return into.copy_(as_they_are(*type));
-  auto& host = on_host ? into : own_[2];
-  if (!host.defined()) host = base_ ? base_->flat().detach().to(at::kCPU).clone() : at::empty({count}, at::kFloat);
-  plan_->apply(bytes, {static_cast<std::byte*>(host.data_ptr()), plan_->target().bytes});
-  return on_host ? into : into.copy_(host);
+  if (const auto type = plan_->as_a_whole(); type && !in_place) {
+    into.own.copy_(as_they_are(*type));
+  } else if (!in_place) {
+    auto& host = on_host ? into.own : helper_->staging;
+    if (!host.defined()) host = base_ ? base_->flat().detach().to(at::kCPU).clone() : at::empty({count}, at::kFloat);
+    plan_->apply(version.bytes, {static_cast<std::byte*>(host.data_ptr()), plan_->target().bytes});
+    if (!on_host) into.own.copy_(host);
+  }
+  const auto flat = in_place ? as_they_are(dtype::f32) : into.own;
+  if (into.model)
+    into.model->rebind(flat);
+  else
+    into.model.emplace(causal_lm::bind(config_, flat));
+  into.model->prepare();
+  into.kept = in_place ? version.owner : nullptr;
 }
 
 /// One more step is due if there is work and weights. Sent, not called: what came meanwhile is answered first.
 void rollout_engine::schedule() {
-  if (scheduled_ || !now_.model || idle()) return;
+  if (scheduled_ || !now_->model || idle()) return;
   scheduled_ = true;
   send(this, tick{});
 }
@@ -219,7 +229,7 @@ void rollout_engine::step() {
   admit();
   if (active_.empty()) return;
   choose_chunks();
-  const auto logits = now_.model->extend(*cache_, chunks_).to(at::kCPU).contiguous();
+  const auto logits = now_->model->extend(*cache_, chunks_).to(at::kCPU).contiguous();
   draw(logits.data_ptr<float>(), logits.size(1));
   ++activity_.steps;
   activity_.busy_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -70,11 +70,7 @@ class rollout_engine : public node<rollout_engine_actor> {
     weight_version version = 0;
     promise<weights_adopted> answer;
   };
-  /// A model, and what keeps its parameters in place where it reads the shelf's.
-  struct replica {
-    std::optional<causal_lm> model;
-    std::shared_ptr<const void> kept;
-  };
+  struct replica;
   struct helper;
 
   promise<generation> accept(const generate_request& request);
@@ -83,7 +79,7 @@ class rollout_engine : public node<rollout_engine_actor> {
   void prepare_next();
   void take_prepared();
   result<void> understand(std::shared_ptr<const manifest> layout);
-  at::Tensor parameters(std::span<const std::byte> bytes);
+  void lay_out(const weight_content& version);
   void step();
   void schedule();
   void admit();
@@ -101,17 +97,14 @@ class rollout_engine : public node<rollout_engine_actor> {
   std::function<void(const rollout_activity&)> observer_;
   rollout_activity activity_;
 
-  replica now_;
+  std::unique_ptr<replica> now_;
   std::deque<adoption> adoptions_;  ///< the first is being laid out
   // While it is, the helper's thread alone uses these.
-  replica next_;
+  std::unique_ptr<replica> next_;
   std::optional<error> failure_;
   std::shared_ptr<const manifest> understood_;  ///< the layout that `plan_` is from
   std::optional<layout_plan> plan_;
   std::shared_ptr<const causal_lm> base_;
-  std::unique_ptr<at::Tensor[]>
-      own_;  ///< two copies in fp32, in turn, where the shelf's are of another kind or place; staging
-  int turn_ = 0;
   std::unique_ptr<helper> helper_;
   std::optional<kv_cache> cache_;
   sampler sampler_;
