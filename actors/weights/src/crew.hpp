@@ -2,14 +2,12 @@
 // A few threads that help the one which calls with what divides into independent pieces.
 
 #include <algorithm>
-#include <condition_variable>
+#include <boost/asio/post.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
-#include <mutex>
-#include <stop_token>
+#include <latch>
+#include <memory>
 #include <thread>
-#include <vector>
 
 namespace weir::broadcast {
 
@@ -21,61 +19,31 @@ inline std::size_t delta_threads(std::size_t wanted) {
 class crew {
  public:
   /// `size` counts the caller: 1 starts no thread.
-  explicit crew(std::size_t size = 1) {
-    for (std::size_t i = 1; i < size; ++i)
-      helpers_.emplace_back([this, i](const std::stop_token& stop) { help(stop, i); });
+  explicit crew(std::size_t size = 1) : size_(size) {
+    if (size > 1) helpers_ = std::make_unique<boost::asio::thread_pool>(size - 1);
   }
-  crew(const crew&) = delete;
-  crew& operator=(const crew&) = delete;
 
-  std::size_t size() const noexcept { return helpers_.size() + 1; }
+  std::size_t size() const noexcept { return size_; }
 
-  /// Calls piece(i, who) for every i below `count`, each once, on any of the threads; `who`, below `size`, is the
-  /// thread's number. Returns when all calls have returned. `piece` throws nothing. One caller at a time.
-  void run(std::size_t count, const std::function<void(std::size_t, std::size_t)>& piece) {
-    if (helpers_.empty() || count < 2) {
-      for (std::size_t i = 0; i < count; ++i) piece(i, 0);
-      return;
-    }
-    std::unique_lock lock(mutex_);
-    piece_ = &piece;
-    next_ = 0;
-    count_ = count;
-    ++round_;
-    wake_.notify_all();
-    take_pieces(lock, 0);
-    done_.wait(lock, [&] { return busy_ == 0; });
-    piece_ = nullptr;
+  /// Calls piece(i) for every i below `count`, each once, on any of the threads, and returns when all have returned.
+  /// `piece` throws nothing.
+  template <class Piece>
+  void run(std::size_t count, const Piece& piece) {
+    if (count == 0) return;
+    // The caller does every size-th piece itself, so that it waits for little.
+    const auto is_ours = [&](std::size_t i) { return !helpers_ || i % size_ == 0; };
+    // Shared: a helper may still be in `count_down` when the caller returns.
+    const auto done = std::make_shared<std::latch>(static_cast<std::ptrdiff_t>(count));
+    for (std::size_t i = 0; i < count; ++i)
+      if (!is_ours(i)) boost::asio::post(*helpers_, [&piece, done, i] { piece(i), done->count_down(); });
+    for (std::size_t i = 0; i < count; ++i)
+      if (is_ours(i)) piece(i), done->count_down();
+    done->wait();
   }
 
  private:
-  void take_pieces(std::unique_lock<std::mutex>& lock, std::size_t who) {
-    ++busy_;
-    while (next_ < count_) {
-      const auto i = next_++;
-      lock.unlock();
-      (*piece_)(i, who);
-      lock.lock();
-    }
-    if (--busy_ == 0) done_.notify_one();
-  }
-
-  void help(const std::stop_token& stop, std::size_t who) {
-    std::unique_lock lock(mutex_);
-    for (std::uint64_t seen = 0;;) {
-      if (!wake_.wait(lock, stop, [&] { return round_ != seen; })) return;
-      seen = round_;
-      take_pieces(lock, who);
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable_any wake_;
-  std::condition_variable done_;
-  const std::function<void(std::size_t, std::size_t)>* piece_ = nullptr;
-  std::size_t next_ = 0, count_ = 0, busy_ = 0;
-  std::uint64_t round_ = 0;
-  std::vector<std::jthread> helpers_;  ///< last: they end before what they use
+  std::size_t size_;
+  std::unique_ptr<boost::asio::thread_pool> helpers_;
 };
 
 }  // namespace weir::broadcast

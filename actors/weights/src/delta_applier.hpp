@@ -31,7 +31,7 @@ class delta_applier {
       auto found = next_records();
       if (!found) return fail(found.error());
       if (*found == 0) break;
-      crew_->run(*found, [this](std::size_t i, std::size_t) {
+      crew_->run(*found, [this](std::size_t i) {
         auto& p = pieces_[i];
         auto length = base_.data() == into_.data() ? apply_delta(p.record, into_) : apply_delta(p.record, base_, into_);
         if (!length) p.failure = length.error();

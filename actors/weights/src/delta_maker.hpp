@@ -22,7 +22,7 @@ class delta_maker {
   };
 
   delta_maker(std::vector<delta_range> ranges, std::size_t threads)
-      : ranges_(std::move(ranges)), crew_(threads), coders_(crew_.size()), coded_(pieces * crew_.size()) {}
+      : ranges_(std::move(ranges)), crew_(threads), pieces_(2 * crew_.size()) {}
 
   void start(const payload_id& id, std::shared_ptr<region> base, std::shared_ptr<region> next) {
     made_ = {id, {}, 0};
@@ -44,13 +44,14 @@ class delta_maker {
     const auto base = std::as_const(*base_).bytes(), next = std::as_const(*next_).bytes();
     auto elapsed = clock::duration{};
     while (done_ < ranges_.size() && elapsed < std::chrono::milliseconds(2)) {
-      const auto count = std::min(coded_.size(), ranges_.size() - done_);
-      crew_.run(count, [&](std::size_t i, std::size_t who) {
-        coded_[i].clear();
-        coders_[who].encode(base, next, ranges_[done_ + i], coded_[i]);
+      const auto count = std::min(pieces_.size(), ranges_.size() - done_);
+      crew_.run(count, [&](std::size_t i) {
+        auto& p = pieces_[i];
+        p.record.clear();
+        p.coder.encode(base, next, ranges_[done_ + i], p.record);
       });
       for (std::size_t i = 0; i < count; ++i)
-        made_.records.insert(made_.records.end(), coded_[i].begin(), coded_[i].end());
+        made_.records.insert(made_.records.end(), pieces_[i].record.begin(), pieces_[i].record.end());
       done_ += count;
       elapsed = clock::now() - begin;
     }
@@ -79,12 +80,14 @@ class delta_maker {
   }
 
  private:
-  static constexpr std::size_t pieces = 2;  ///< a thread, between two looks at the clock
+  struct piece {
+    delta_encoder coder;
+    std::vector<std::byte> record;
+  };
 
   std::vector<delta_range> ranges_;
   crew crew_;
-  std::vector<delta_encoder> coders_;          ///< a thread each
-  std::vector<std::vector<std::byte>> coded_;  ///< the latest ranges' records
+  std::vector<piece> pieces_;  ///< what is coded between two looks at the clock
   std::shared_ptr<region> base_, next_;
   std::size_t done_ = 0;
   made made_;
