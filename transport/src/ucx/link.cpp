@@ -207,7 +207,7 @@ void link::shut() {
 void link::end() {
   if (state_ == state::over) return;
   state_ = state::over;
-  linger_ = time_point::max();
+  linger_ = probed_ = time_point::max();
   socket_.close();
   at_.reset();
   early_.clear();
@@ -225,6 +225,9 @@ void link::expire(time_point now) {
     if (op->held > 0) service_.doom(*endpoint_, "it stalled in the middle of a transfer until the deadline");
     settle(op);
   }
+  if (probed_ <= now)
+    return broke({errc::unavailable, "the connection to " + peer_ +
+                                         " was lost: another peer's end stopped the memory that it is heard by"});
   if (linger_ <= now) {
     if (state_ == state::left_by_peer) tell_closed({errc::unavailable, peer_ + " closed the connection"});
     end();
@@ -234,7 +237,7 @@ void link::expire(time_point now) {
 }
 
 void link::arm() {
-  auto next = linger_;
+  auto next = std::min(linger_, probed_);
   if (!deadlines_.empty()) next = std::min(next, deadlines_.begin()->first);
   service_.wake(*this, next);
 }

@@ -92,6 +92,8 @@ class link : public std::enable_shared_from_this<link> {
   ucs_status_t on_message(const message& m, void* data, std::size_t length, bool announced);
   void on_socket();
   void expire(time_point now);
+  /// The connection ends as lost if the peer is not heard for so long, whatever else was agreed on.
+  void probe(std::chrono::steady_clock::duration patience);
   void let_go();
   /// The peer is lost, or broke the protocol.
   void broke(const error& why);
@@ -138,6 +140,8 @@ class link : public std::enable_shared_from_this<link> {
   ucs_status_t on_verdict(const message& m, void* data, std::size_t length);
   ucs_status_t on_frame(const message& m, const void* data, std::size_t length);
   ucs_status_t on_taken(const message& m);
+  ucs_status_t on_ping();
+  ucs_status_t on_pong();
   void arrived(std::uint64_t id, ucs_status_t status);
   void stored(const message& m, const std::shared_ptr<memory>& into, ucs_status_t status);
   void send_frame(std::vector<std::byte> frame);
@@ -167,6 +171,7 @@ class link : public std::enable_shared_from_this<link> {
   std::shared_ptr<ucx::endpoint> endpoint_;
   side_socket socket_;
   time_point linger_ = time_point::max();
+  time_point probed_ = time_point::max();  ///< when an answer to a probe is overdue
   std::deque<std::shared_ptr<operation>> queue_;
   std::set<std::pair<time_point, std::shared_ptr<operation>>> deadlines_;
   std::map<std::uint64_t, chunk> chunks_;

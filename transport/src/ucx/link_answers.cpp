@@ -32,6 +32,10 @@ ucs_status_t link::on_message(const message& m, void* data, std::size_t length, 
       return on_frame(m, data, length);
     case kind::taken:
       return on_taken(m);
+    case kind::ping:
+      return on_ping();
+    case kind::pong:
+      return on_pong();
   }
   return breach("message " + std::to_string(static_cast<int>(m.kind)) + " is not expected here");
 }
@@ -143,6 +147,32 @@ void link::frames_taken(std::size_t bytes) {
   m.kind = kind::taken;
   m.length = std::exchange(taken_, 0);
   endpoint_->send(m, {}, {}, 0);
+}
+
+void link::probe(std::chrono::steady_clock::duration patience) {
+  if (state_ != state::up || probed_ != time_point::max()) return;
+  probed_ = std::chrono::steady_clock::now() + patience;
+  message m;
+  m.link = id_there_;
+  m.kind = kind::ping;
+  endpoint_->send(m, {}, {}, 0);
+  arm();
+}
+
+ucs_status_t link::on_ping() {
+  if (answers_ >= most_requests) return breach("more requests than may wait");
+  message m;
+  m.link = id_there_;
+  m.kind = kind::pong;
+  answer(m, {}, {}, 0);
+  return UCS_OK;
+}
+
+ucs_status_t link::on_pong() {
+  if (probed_ == time_point::max()) return breach("an answer to no request");
+  probed_ = time_point::max();
+  arm();
+  return UCS_OK;
 }
 
 ucs_status_t link::on_taken(const message& m) {

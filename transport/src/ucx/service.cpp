@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 #include <stdexcept>
 
 #include "environment.hpp"
@@ -232,14 +233,18 @@ result<std::shared_ptr<worker>> service::new_worker() {
                        bool announced) { return on_message(at, header, header_length, data, length, announced); });
 }
 
-/// New connections go by a worker of their own from now on. UCX's shared memory has one queue for all who send to a
+/// A peer was lost that wrote into this worker's memory. UCX's shared memory has one queue for all who send to a
 /// worker: one that is killed between taking a place in it and filling it stops the queue for ever (UCX issue 10370;
-/// seen with 1.13 for one kill in 30, in mid-transfer). Connections that the worker has may be well, and keep it.
-void service::renew_worker() {
-  auto made = new_worker();
-  if (!made)
-    return notice("a peer was lost, and what it left in shared memory may hold up others: " + made.error().message);
-  workers_.push_back(std::move(*made));
+/// seen with 1.13 for one kill in 30, in mid-transfer). So new connections go by another worker. Those that this one
+/// has keep it if they still hear their peers, and end otherwise.
+void service::suspected(const std::shared_ptr<worker>& w) {
+  for (const auto& [id, l] : links_)
+    if (l->at() == w) l->probe(settings_.silence);
+  if (w != workers_.back()) return;
+  if (auto made = new_worker())
+    workers_.push_back(std::move(*made));
+  else
+    notice("a peer was lost, and what it left in shared memory may hold up others: " + made.error().message);
 }
 
 /// Endpoints that failed, or have to fail: their links end, and UCX gives back what it holds.
@@ -247,17 +252,18 @@ void service::end_doomed() {
   some_doomed_ = false;
   watch(0);  // who said goodbye before is not lost
   const auto all = alive_;
-  bool renew = false;
+  std::set<std::shared_ptr<worker>> suspect;
   for (const auto& e : all) {
     if (!e->doomed) continue;
-    renew = renew || (e->lost && e->path().within_host && e->at == workers_.back());
+    if (e->lost && e->path().within_host) suspect.insert(e->at);
     for (const auto& [id, l] : std::map(links_))
       if (l->endpoint() == e) l->broke({errc::unavailable, "the connection to " + l->peer() + " was lost: " + e->why});
     std::erase(alive_, e);
     e->close();
     if (!e->quiet()) closing_.push_back(e);
   }
-  if (renew && !stopping_) renew_worker();
+  if (!stopping_)
+    for (const auto& w : suspect) suspected(w);
 }
 
 void service::tidy() {

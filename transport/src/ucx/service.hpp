@@ -50,7 +50,6 @@ class service final : public service_of_links {
   bool shares_memory() const noexcept { return settings_.shared_memory && here_.machine != 0; }
 
   // ---- its own
-
   void wake(link& l, time_point when) override;
   void forget(link& l) override;
   void doom(endpoint& e, const std::string& why) override;
@@ -102,7 +101,7 @@ class service final : public service_of_links {
   result<agreed> agree_as_client(const link& l, const other_side& peer, const greeting& there);
   result<agreed> agree_as_server(const link& l, const other_side& peer, const agreement& there);
   result<std::shared_ptr<worker>> new_worker();
-  void renew_worker();
+  void suspected(const std::shared_ptr<worker>& w);
   void notice(const std::string& what);
   void look_at(const endpoint& e, const whereabouts& there, bool maps, const std::string& peer);
 

@@ -16,7 +16,7 @@ namespace weir::ucx {
 static_assert(std::endian::native == std::endian::little, "headers are little-endian");
 
 inline constexpr std::string_view descriptor_prefix = "ucx:";
-inline constexpr std::uint32_t protocol_version = 1;
+inline constexpr std::uint32_t protocol_version = 2;
 inline constexpr std::size_t longest_frame = std::size_t{1} << 20;
 inline constexpr std::size_t longest_reason = 1024;
 inline constexpr std::size_t longest_token = 255;
@@ -92,6 +92,8 @@ enum class kind : std::uint8_t {
   refused,  ///< code is why; the data is a sentence
   frame,    ///< a control frame; id is its number, from 0 on
   taken,    ///< the user took frames of `length` bytes
+  ping,     ///< answered by pong
+  pong,
 };
 
 struct message {
